@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <jansson.h>
+#include "../util/files.h"
+#include "../util/numbers.h"
 
 enum { PATH_CHARS = 4200 };
 #define AGAIN "---> prepare the data again"
@@ -169,20 +171,243 @@ void data_json_free(DataJson* data) {
     *data = (DataJson){0};
 }
 
+// --- what maps text to ids -------------------------------------------------------------------------------
+
+// Lengths are hashed too, so that "ab", "c" and "a", "bc" differ.
+static uint64_t hash_text(uint64_t hash, const void* text, size_t num_bytes) {
+    uint64_t length = num_bytes;
+    return hash_bytes(hash_bytes(hash, &length, sizeof length), text, num_bytes);
+}
+
+static uint64_t hash_piece(uint64_t hash, const char* text, size_t num_bytes, float score) {
+    static const char* const sentinels[] = {"<extra_id_", "\xe2\x96\x81<extra_id_"};  // T5's, mT5's
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(sentinels[i]);
+        if (num_bytes > length && memcmp(text, sentinels[i], length) == 0) { return hash; }
+    }
+    return hash_bytes(hash_text(hash, text, num_bytes), &score, sizeof score);
+}
+
+// A protobuf's bytes that are not read yet, or a field's.
+typedef struct {
+    const uint8_t *at, *end;
+} Proto;
+
+static bool read_varint(Proto* p, uint64_t* out) {
+    *out = 0;
+    for (int shift = 0; shift < 64 && p->at < p->end; shift += 7) {
+        *out |= (uint64_t)(*p->at & 0x7f) << shift;
+        if (*p->at++ < 0x80) { return true; }
+    }
+    return false;
+}
+
+// The next field's number, 0 at the end or where it is broken, and its bytes.
+static uint64_t next_field(Proto* p, Proto* field) {
+    uint64_t tag, num_bytes = 0;
+    if (p->at == p->end || !read_varint(p, &tag)) { return 0; }
+    switch (tag & 7) {
+        case 0:
+            if (!read_varint(p, &num_bytes)) { return 0; }
+            num_bytes = 0;
+            break;
+        case 1: num_bytes = 8; break;
+        case 2:
+            if (!read_varint(p, &num_bytes)) { return 0; }
+            break;
+        case 5: num_bytes = 4; break;
+        default: return 0;
+    }
+    if (num_bytes > (uint64_t)(p->end - p->at)) { return 0; }
+    *field = (Proto){p->at, p->at + num_bytes};
+    p->at = field->end;
+    return tag >> 3;
+}
+
+// ModelProto: field 1 is a piece, with its text (1) and score (2).
+Status vocab_hash_pieces(uint64_t* out, const VocabFile* model) {
+    Proto all = {(const uint8_t*)model->text, (const uint8_t*)model->text + model->num_bytes}, piece, field;
+    uint64_t hash = HASH_SEED, number;
+    int64_t num_pieces = 0;
+    while ((number = next_field(&all, &piece)) != 0) {
+        Proto text = {NULL, NULL};
+        float score = 0;
+        if (number != 1) { continue; }
+        while ((number = next_field(&piece, &field)) != 0) {
+            if (number == 1) { text = field; }
+            if (number == 2 && field.end - field.at == 4) { memcpy(&score, field.at, sizeof score); }
+        }
+        if (text.at != NULL) {
+            hash = hash_piece(hash, (const char*)text.at, (size_t)(text.end - text.at), score);
+        }
+        num_pieces++;
+    }
+    *out = hash_finish(hash) | 1;
+    if (num_pieces > 0 && all.at == all.end) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: no SentencePiece model ---> download it again", model->name);
+}
+
+static uint64_t hash_merges_text(uint64_t hash, const VocabFile* merges) {
+    const char* end = merges->text + merges->num_bytes;
+    for (const char *line = merges->text, *next; line < end; line = next) {
+        const char* newline = (const char*)memchr(line, '\n', (size_t)(end - line));
+        size_t num_bytes = (size_t)((newline != NULL ? newline : end) - line);
+        next = line + num_bytes + 1;
+        if (num_bytes > 0 && line[num_bytes - 1] == '\r') { num_bytes--; }
+        bool is_comment = num_bytes >= 8 && memcmp(line, "#version", 8) == 0;
+        if (num_bytes > 0 && !is_comment) { hash = hash_text(hash, line, num_bytes); }
+    }
+    return hash;
+}
+
+// Merges are "left right" or ["left", "right"], depending on the version.
+static uint64_t hash_merges_json(uint64_t hash, const json_t* merges) {
+    size_t i;
+    const json_t* merge;
+    json_array_foreach(merges, i, merge) {
+        const char *left = json_string_value(json_array_get(merge, 0)),
+                   *right = json_string_value(json_array_get(merge, 1)), *both = json_string_value(merge);
+        json_t* joined = left != NULL && right != NULL ? json_sprintf("%s %s", left, right) : NULL;
+        if (joined != NULL) { both = json_string_value(joined); }
+        if (both != NULL) { hash = hash_text(hash, both, strlen(both)); }
+        json_decref(joined);
+    }
+    return hash;
+}
+
+// In any order, as an object has none.
+static uint64_t hash_ids(const json_t* vocab) {
+    uint64_t sum = 0;
+    const char* token;
+    json_t* id;
+    json_object_foreach((json_t*)(uintptr_t)vocab, token, id) {
+        int64_t number = json_integer_value(id);
+        sum += hash_finish(hash_bytes(hash_text(HASH_SEED, token, strlen(token)), &number, sizeof number));
+    }
+    return sum;
+}
+
+Status vocab_hash_json(uint64_t* out, SampleTokenizer* kind, const VocabFile* vocab,
+                       const VocabFile* merges) {
+    json_error_t error;
+    json_t* root = json_loadb(vocab->text, vocab->num_bytes, 0, &error);
+    const json_t *model = json_object_get(root, "model"), *list = json_object_get(model, "vocab"), *piece;
+    uint64_t hash = HASH_SEED, ids = hash_ids(merges != NULL ? root : list);
+    size_t i;
+    *kind = merges != NULL || json_is_object(list) ? TOKENIZER_GPT2 : TOKENIZER_UNKNOWN;
+    json_array_foreach(list, i, piece) {
+        const char* text = json_string_value(json_array_get(piece, 0));
+        float score = (float)json_number_value(json_array_get(piece, 1));
+        if (text != NULL) {
+            hash = hash_piece(hash, text, json_string_length(json_array_get(piece, 0)), score);
+        }
+        *kind = TOKENIZER_SENTENCEPIECE;
+    }
+    if (*kind == TOKENIZER_GPT2) {
+        hash = hash_bytes(hash, &ids, sizeof ids);
+        hash = merges != NULL ? hash_merges_text(hash, merges)
+                              : hash_merges_json(hash, json_object_get(model, "merges"));
+    }
+    *out = hash_finish(hash) | 1;
+    bool is_json = root != NULL;
+    json_decref(root);
+    if (is_json) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: line %d: not JSON: %s ---> download it again", vocab->name,
+                error.line, error.text);
+}
+
+bool tokenizer_config_read(const char* folder, int32_t* extra_ids) {
+    char path[PATH_CHARS];
+    path_in(path, folder, "tokenizer_config.json");
+    json_t* root = json_load_file(path, 0, NULL);
+    const char* name = json_string_value(json_object_get(root, "tokenizer_class"));
+    const json_t* number = json_object_get(root, "extra_ids");
+    bool in_range =
+        json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
+    bool is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0;
+    *extra_ids = in_range ? (int32_t)json_integer_value(number) : -1;
+    json_decref(root);
+    return is_byt5;
+}
+
+const char* tokenizer_name(SampleTokenizer kind) {
+    return tokenizer_names[kind];
+}
+
+// *text NULL: no such file.
+static Status read_if_there(VocabFile* out, char path[PATH_CHARS], const char* folder, const char* name) {
+    char* text = NULL;
+    path_in(path, folder, name);
+    *out = (VocabFile){.name = path};
+    if (access(path, F_OK) == 0) { TRY(file_read_text(&text, &out->num_bytes, path)); }
+    out->text = text;
+    return STATUS_OK;
+}
+
+Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folder) {
+    static const char* const names[] = {"spiece.model", "vocab.json", "merges.txt", "tokenizer.json"};
+    char paths[4][PATH_CHARS];
+    VocabFile files[4] = {{0}};
+    int32_t extra_ids;
+    Status status = STATUS_OK;
+    *out = 0;
+    *kind = tokenizer_config_read(folder, &extra_ids) ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
+    for (int i = 0; i < 4 && status == STATUS_OK; i++) {
+        status = read_if_there(&files[i], paths[i], folder, names[i]);
+    }
+    if (status == STATUS_OK && files[0].text != NULL) {
+        *kind = TOKENIZER_SENTENCEPIECE;
+        status = vocab_hash_pieces(out, &files[0]);
+    } else if (status == STATUS_OK && files[1].text != NULL && files[2].text != NULL) {
+        status = vocab_hash_json(out, kind, &files[1], &files[2]);
+    } else if (status == STATUS_OK && files[3].text != NULL) {
+        status = vocab_hash_json(out, kind, &files[3], NULL);
+    }
+    for (int i = 0; i < 4; i++) { free((char*)(uintptr_t)files[i].text); }
+    return status;
+}
+
 // --- copies ----------------------------------------------------------------------------------------------
 
-Status data_json_copy(const char* from, const char* to) {
-    // data.json last: if it exists, the others do
-    static const char* const names[] = {"tokenizer.bin", "vocab.json",     "merges.txt",
-                                        "spiece.model",  "tokenizer.json", "data.json"};
-    enum { NUM_NAMES = sizeof names / sizeof names[0] };
+// data.json last: if it exists, the others do
+static const char* const file_names[] = {"tokenizer.bin",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "spiece.model",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "data.json"};
+enum { NUM_FILES = sizeof file_names / sizeof file_names[0], FIRST_OF_MODEL = 1, DATA_FILE = NUM_FILES - 1 };
+
+static bool has_file(char path[PATH_CHARS], const char* folder, int i) {
+    path_in(path, folder, file_names[i]);
+    return access(path, F_OK) == 0;
+}
+
+static Status copy_files(const char* from, const char* to, int begin, int end) {
     char source[PATH_CHARS], target[PATH_CHARS];
-    path_in(source, from, names[NUM_NAMES - 1]);
-    if (access(source, F_OK) != 0) { return STATUS_OK; }
-    for (int i = 0; i < NUM_NAMES; i++) {
-        path_in(source, from, names[i]);
-        path_in(target, to, names[i]);
-        if (access(source, F_OK) == 0) { TRY(file_copy(source, target)); }
+    for (int i = begin; i < end; i++) {
+        path_in(target, to, file_names[i]);
+        if (has_file(source, from, i)) { TRY(file_copy(source, target)); }
     }
     return STATUS_OK;
+}
+
+Status tokenizer_files_copy(const char* from, const char* to) {
+    return copy_files(from, to, FIRST_OF_MODEL, DATA_FILE);
+}
+
+const char* tokenizer_files_foreign(const char* from, const char* folder) {
+    char path[PATH_CHARS];
+    for (int i = FIRST_OF_MODEL; i < DATA_FILE; i++) {
+        if (has_file(path, folder, i) && !has_file(path, from, i)) { return file_names[i]; }
+    }
+    return NULL;
+}
+
+Status data_json_copy(const char* from, const char* to) {
+    char source[PATH_CHARS];
+    return has_file(source, from, DATA_FILE) ? copy_files(from, to, 0, NUM_FILES) : STATUS_OK;
 }

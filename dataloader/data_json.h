@@ -53,6 +53,27 @@ Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const 
 char* data_json_text(const DataJson* data);  // file contents, free() it; NULL: a text is not UTF-8
 void data_json_free(DataJson* data);         // an all-zero one is allowed
 
+// A hash of what maps text to ids: tokens with ids, and merges, of GPT-2's vocab.json and merges.txt (NULL:
+// of a tokenizer.json, which has both); pieces with scores, without sentinels, of a spiece.model (or a
+// tokenizer.json of pieces). Never 0. `name` is used in messages.
+typedef struct {
+    const char *name, *text;
+    size_t num_bytes;
+} VocabFile;
+Status vocab_hash_json(uint64_t* out, SampleTokenizer* kind, const VocabFile* vocab, const VocabFile* merges);
+Status vocab_hash_pieces(uint64_t* out, const VocabFile* model);
+// The same of a folder as Hugging Face has it, and its kind; TOKENIZER_UNKNOWN: no tokenizer there that is
+// known here. ByT5's has no files, so no hash (0).
+Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folder);
+const char* tokenizer_name(SampleTokenizer kind);
+// Of a folder's tokenizer_config.json: does it name ByT5's tokenizer? "extra_ids"; -1: not said.
+bool tokenizer_config_read(const char* folder, int32_t* extra_ids);
+
+// The files of a model's tokenizer, all that transformers' AutoTokenizer takes, those that are there.
+// foreign: the first in `folder` that `from` does not have, left by an earlier run; NULL: none.
+Status tokenizer_files_copy(const char* from, const char* to);
+const char* tokenizer_files_foreign(const char* from, const char* folder);
+
 // Copies data.json and its tokenizer files from `from` to the folder `to`; nothing if there is no
 // data.json.
 Status data_json_copy(const char* from, const char* to);

@@ -812,20 +812,21 @@ static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOp
     info->pad_token = file->pad_token;
     info->tokenizer = file->tokenizer;
     info->vocab_hash = loader->shards.known->vocab_hash;
-    int64_t* num_samples;
     ARENA_TRY_NEW(loader->task_begin, &loader->arena, int64_t, num_tasks + 1);
     ARENA_TRY_NEW(loader->drawn, &loader->arena, uint64_t, num_tasks);
     ARENA_TRY_NEW(info->task_cut, &loader->arena, int64_t, num_tasks);
     ARENA_TRY_NEW(info->task_skipped, &loader->arena, int64_t, num_tasks);
-    ARENA_TRY_NEW(num_samples, &loader->arena, int64_t, num_tasks);
+    ARENA_TRY_NEW(info->task_samples, &loader->arena, int64_t, num_tasks);
+    ARENA_TRY_NEW(info->task_picked, &loader->arena, int64_t, num_tasks);
     TRY(list_samples(loader, pattern));
-    for (int32_t k = 0; k < num_tasks; k++) { num_samples[k] = (int64_t)loader->drawn[k]; }
+    for (int32_t k = 0; k < num_tasks; k++) { info->task_samples[k] = (int64_t)loader->drawn[k]; }
     if (options->shuffle) {
-        TRY(mixture_create(&loader->mixture, options, num_tasks, loader->shards.task_names, num_samples));
+        TRY(mixture_create(&loader->mixture, options, num_tasks, loader->shards.task_names,
+                           info->task_samples));
     }
     loader->data_hash = hash_data(loader);
     loader->options_hash = hash_options(loader);
-    loader_rewind(loader);
+    loader_pick(loader, -1);
     return STATUS_OK;
 }
 
@@ -857,11 +858,20 @@ void loader_close(Loader* loader) {
 
 // --- drawing ---------------------------------------------------------------------------------------------
 
+// Is the next sample of this task, in file order, one of those in a pass?
+static bool is_picked(const Loader* loader, int32_t task) {
+    int64_t k = (int64_t)loader->drawn[task], num_picked = loader->info.task_picked[task];
+    int64_t num_samples = loader->info.task_samples[task];
+    return num_picked == num_samples || (k + 1) * num_picked / num_samples > k * num_picked / num_samples;
+}
+
 // The next sample, without drawing it; false at the end of a pass in file order.
 static bool peek(Loader* loader, LoaderSample* out) {
     if (!loader->options.shuffle) {
         for (; loader->next_id < loader->num_ids; loader->next_id++) {
-            if (get_sample(loader, loader->next_id, 0, out) != SAMPLE_SKIPPED) { return true; }
+            if (get_sample(loader, loader->next_id, 0, out) == SAMPLE_SKIPPED) { continue; }
+            if (is_picked(loader, out->task)) { return true; }
+            loader->drawn[out->task]++;
         }
         return false;
     }
@@ -876,11 +886,11 @@ static bool peek(Loader* loader, LoaderSample* out) {
 }
 
 static void draw(Loader* loader, const LoaderSample* sample) {
+    loader->drawn[sample->task]++;
     if (!loader->options.shuffle) {
         loader->next_id++;
         return;
     }
-    loader->drawn[sample->task]++;
     loader->point = mixture_next(loader->point);
 }
 
@@ -996,6 +1006,35 @@ void loader_rewind(Loader* loader) {
     loader->point = mixture_start(loader->info.seed);
     loader->next_id = 0;
     memset(loader->drawn, 0, (size_t)loader->shards.num_tasks * sizeof *loader->drawn);
+}
+
+// At most `most` samples of each task; how many in all.
+static int64_t pick_each(LoaderInfo* info, int64_t most) {
+    int64_t sum = 0;
+    for (int32_t k = 0; k < info->num_tasks; k++) {
+        info->task_picked[k] = info->task_samples[k] < most ? info->task_samples[k] : most;
+        sum += info->task_picked[k];
+    }
+    return sum;
+}
+
+int64_t loader_pick(Loader* loader, int64_t max_samples) {
+    LoaderInfo* info = &loader->info;
+    int64_t most = 1, too_many = info->num_samples + 1;
+    if (max_samples < 0 || max_samples >= info->num_samples) { most = info->num_samples; }
+    while (too_many - most > 1) {
+        int64_t middle = most + (too_many - most) / 2;
+        *(pick_each(info, middle) <= max_samples ? &most : &too_many) = middle;
+    }
+    int64_t num_picked = pick_each(info, most);
+    uint64_t hash = hash_bytes(HASH_SEED, &loader->data_hash, sizeof loader->data_hash);
+    hash = hash_bytes(hash, info->task_picked, (size_t)info->num_tasks * sizeof *info->task_picked);
+    for (int32_t f = 0; f < loader->shards.num_files; f++) {
+        hash = hash_bytes(hash, &loader->shards.files[f].content_id, sizeof hash);
+    }
+    info->pick_hash = hash_finish(hash_bytes(hash, &loader->options_hash, sizeof hash));
+    loader_rewind(loader);
+    return num_picked;
 }
 
 // The record contains its length, so damage is reported before other data is.

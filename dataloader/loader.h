@@ -86,7 +86,8 @@ void largest_samples_free(LargestSamples* largest);
 
 typedef struct {
     int32_t num_tasks;
-    int64_t *task_cut, *task_skipped;  // [num_tasks] samples; skipped: without empty texts
+    int64_t *task_cut, *task_skipped;     // [num_tasks] samples; skipped: without empty texts
+    int64_t *task_samples, *task_picked;  // [num_tasks] usable ones, and of them those in loader_pick()
     int32_t vocab, eot_token;
     int32_t pad_token;  // first token of T5's decoder; -1: none
     SampleTokenizer tokenizer;
@@ -100,6 +101,7 @@ typedef struct {
     int64_t num_batches;     // of one pass over those samples, at least
     LargestSamples largest;  // every sample is covered by one of these
     uint64_t seed;           // seed of the order: from the options or a position
+    uint64_t pick_hash;      // of the data and the picked samples
 } LoaderInfo;
 
 typedef struct Loader Loader;
@@ -120,6 +122,9 @@ Status loader_position(const Loader* loader, const uint8_t** out, size_t* num_by
 // in the same order.
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes);
 void loader_rewind(Loader* loader);
+// Without shuffle: rewinds, and from now on a pass has about max_samples (< 0: all), equally many of each
+// task and at least one, spread over the task. They depend only on the data. Returns their number.
+int64_t loader_pick(Loader* loader, int64_t max_samples);
 
 // The following functions are read-only: any thread.
 

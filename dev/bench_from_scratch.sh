@@ -15,7 +15,7 @@ mkdir -p $out dev/results
     ./prepare_data --tokenizer byt5 --out $out/data $out/tasks.jsonl; } >$out/data.log 2>&1
 
 loss_at() { sed -nE 's/.*"step":'"$2"',"loss":([^,]+),.*/\1/p' "$out/$1/metrics.jsonl" | awk '{printf "%.3f", $1}'; }
-last_validation() { sed -nE 's/^val loss ([0-9.naif]+) \| exact match ([0-9.]+) %.*/\1 \2/p' "$out/$1.log" | tail -1; }
+last_validation() { sed -nE 's/^val loss ([0-9.naif]+) on [^|]*\| exact match ([0-9.]+) %.*/\1 \2/p' "$out/$1.log" | tail -1; }
 
 shown="1 $((steps / 10)) $((steps / 4)) $((steps / 2)) $steps"
 {
@@ -32,7 +32,7 @@ for way in $ways; do
     rm -rf "${out:?}/$name"
     mkdir -p "$out/$name"
     if ! dynapipe_plugin/mpirun.sh -np 2 ./train_t5 -i "$out/data/train.bin" -j "$out/data/val.bin" -e "$model" -t 256 --target-tokens 64 -d "$batch" -x "$steps" \
-            --optimizer "$optimizer" -l "$lr" -u $((steps / 10)) -q 0.05 --replicas 2 -v "$steps" -m 4 -s 0 --answers 16 -g 40 -n 0 -o "$out/$name" \
+            --optimizer "$optimizer" -l "$lr" -u $((steps / 10)) -q 0.05 --replicas 2 -v "$steps" -m 256 -s 0 --answers 16 -g 40 -n 0 -o "$out/$name" \
             >"$out/$name.log" 2>&1; then
         echo "| $optimizer | $lr |$(for s in $shown; do printf ' %s |' "$(loss_at "$name" "$s")"; done) $(grep -m1 error "$out/$name.log" | cut -c1-60) | |" >>$result.tmp
         continue

@@ -15,7 +15,7 @@ make -s programs
 mkdir -p $out
 flags=(--input-end newline --tokenizer bytes) texts=("$out/tasks.jsonl") vocab=257
 if [ -d "$shared/data" ]; then
-    flags=(--input-end newline --tokenizer gpt2 --vocab "$shared/tokenizer/vocab.json" --merges "$shared/tokenizer/merges.txt")
+    flags=(--input-end newline --tokenizer "$shared/tokenizer")
     texts=("$shared"/data/*.jsonl) vocab=50257
 elif [ ! -e $out/tasks.jsonl ]; then
     ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 >$out/data.log

@@ -34,7 +34,7 @@ say_if_busy "steps take longer than planned, as their lines say"
 validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin"); fi
 dynapipe_plugin/mpirun.sh -np "$ranks" ./train_gpt2 "${flags[@]}" "${validation[@]}" -e "$model" -d "$batch" -x "$steps" -l 4e-3 -u 40 -q 0.1 \
-    -o "$out" --overwrite 1 -v $((steps / 2)) -m 2 -s "$([ -n "${DATA:-}" ] && echo "$steps" || echo 0)" -g 32 \
+    -o "$out" --overwrite 1 -v $((steps / 2)) -m 64 -s "$([ -n "${DATA:-}" ] && echo "$steps" || echo 0)" -g 32 \
     --debug print-plan --show-step 3 | few_steps 50
 
 say "Loss per task: the mean of the first 5 steps, of the last 5, and what is left"

@@ -33,7 +33,7 @@ validation=()
 if ls "$data"/val*.bin >/dev/null 2>&1; then validation=(-j "$data/val*.bin" --answers 16); fi
 dynapipe_plugin/mpirun.sh -np "$ranks" ./train_t5 -i "$data/train*.bin" "${validation[@]}" -e "$model" -t "$tokens" --target-tokens "$targets" -d "$batch" \
     -x "$steps" --optimizer adamw-scaled -l 2e-2 -u 40 -q 0.05 -z 1 --stages 2 --costs "$out/costs.txt" -o "$out" --overwrite 1 \
-    -v $((steps / 4)) -m 2 -s "$([ -n "${DATA:-}" ] && echo "$steps" || echo 0)" -g 40 --export-hf "$out/hf" | few_steps 40
+    -v $((steps / 4)) -m 64 -s "$([ -n "${DATA:-}" ] && echo "$steps" || echo 0)" -g 40 --export-hf "$out/hf" | few_steps 40
 
 if [ -z "${DATA:-}" ]; then
     say "Ask it what the training data has not got in these words"

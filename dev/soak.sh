@@ -25,7 +25,7 @@ mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl || exit
 "$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples 400 --seed 7 --max-tokens 120 >/dev/null &&
     "$build/prepare_data" --out "$work/data" "$work/tasks.jsonl" >/dev/null || exit 1
 steps=8
-flags=(-i "$work/data/train.bin" -j "$work/data/val.bin" -e l3c32h2 -t 128 -d 1000 -x $steps -n 2 -s 0 -m 2 --answers 1 -g 8 --refit off)
+flags=(-i "$work/data/train.bin" -j "$work/data/val.bin" -e l3c32h2 -t 128 -d 1000 -x $steps -n 2 -s 0 -m 20 --answers 1 -g 8 --refit off)
 layouts=("2 --stages 2" "2 --stages 1 -z 1" "3 --stages 3" "4 --stages 2 -z 1")
 last=$(printf '%08d' $steps)
 

@@ -9,7 +9,7 @@ task_data() {
     case $tokenizer in
         gpt2)
             vocab=50257 about="GPT-2 tokens"
-            flags+=(--vocab "$shared/tokenizer/vocab.json" --merges "$shared/tokenizer/merges.txt")
+            flags[3]=$shared/tokenizer
             ;;
         byt5) vocab=384 about=bytes ;;
         *) vocab=257 about=bytes ;;

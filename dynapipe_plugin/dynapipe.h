@@ -336,9 +336,10 @@ typedef struct {
     int32_t pad_token;  // an encoder-decoder's decoder starts with it; -1: none, then with eot_token
     int64_t num_samples, num_tokens, num_truncated, num_skipped;
     int64_t num_val_samples;
-    int32_t num_steps;    // of the run
-    uint64_t vocab_hash;  // of all tokens' bytes; 0: unknown
-    int64_t reserved[3];  // zeros
+    int32_t num_steps;      // of the run
+    uint64_t vocab_hash;    // of all tokens' bytes; 0: unknown
+    int64_t num_validated;  // samples of the last dynapipe_validate()
+    int64_t reserved[2];    // zeros
 } DynapipeDataInfo_v1;
 
 // The data must be the same files on all ranks. During training they read through all of it, each a part: a
@@ -473,9 +474,10 @@ int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* valida
 // Lines of metrics.jsonl that could not be written so far, on rank 0, for the program's exit status.
 int64_t dynapipe_lost_lines(const Dynapipe* dp);
 
-// Mean loss over at most max_batches batches of the validation data (< 0: all), on the same pipeline.
-// task_loss: (num_tasks), NaN for none; may be NULL.
-int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss);
+// Mean loss on about max_samples of the validation data (< 0: all), equally many of each task and at least
+// one, on the same pipeline. They depend only on the data. A task's weight is its share of all of the
+// validation data. task_loss: (num_tasks), NaN for none; may be NULL.
+int dynapipe_validate(Dynapipe* dp, int32_t max_samples, double* loss, double* task_loss);
 
 // The model's answer to a validation sample; ids of the data's vocabulary.
 typedef struct {

@@ -38,7 +38,7 @@ has() {
     esac
 }
 start_of() {
-    local data='./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl' model=d12
+    local data='./prepare_data --tokenizer gpt2/ --out data/mine mine.jsonl    (gpt2/: vocab.json, merges.txt)' model=d12
     case $1 in
         cpu) say "make train_gpt2 prepare_data DYNAPIPE=1" "$data"
             [ -e "$tree/gpt2_124M.bin" ] || say "./dev/download_starter_pack.sh    (or python3 train_gpt2.py: writes gpt2_124M.bin)"

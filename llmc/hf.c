@@ -343,14 +343,12 @@ static bool read_feed_forward(const Reader* r, HfConfig* config) {
 }
 
 // transformers 5 ties every T5 (unless the tensors differ) and keeps the old flag's meaning in
-// scale_decoder_outputs; mT5 never scales, umT5 always.
+// scale_decoder_outputs; mT5 never scales.
 static bool read_head(const Reader* r, HfConfig* config) {
     bool flag = true;
     if (!read_bool(r, "tie_word_embeddings", true, &flag)) { return false; }
     config->shape.tied_head = flag;
-    if (config->type == HF_T5) { return read_bool(r, "scale_decoder_outputs", flag, &config->head_scaled); }
-    config->head_scaled = config->type == HF_UMT5;
-    return true;
+    return config->type == HF_MT5 || read_bool(r, "scale_decoder_outputs", flag, &config->head_scaled);
 }
 
 static bool read_t5(const Reader* r, HfConfig* config) {
@@ -438,6 +436,8 @@ HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like) {
     HfConfig out = {.type = HF_GPT2, .shape = *config, .dropout = 0.1};
     const bool is_t5 = config->num_dec_layers > 0;
     if (is_t5) { out.type = config->bias_per_layer ? HF_UMT5 : HF_T5; }
+    // mT5 has no factor, so not a tied head of ours
+    if (like != NULL && like->type == HF_MT5 && !config->tied_head) { out.type = HF_MT5; }
     // a T5's head has the factor where it is tied; transformers scales every umT5's
     out.head_scaled = is_t5 && (config->tied_head || config->bias_per_layer);
     out.pad_token = is_t5 ? 0 : HF_NO_TOKEN;
@@ -510,17 +510,16 @@ static char* dump(json_t* root) {
 
 char* hf_config_text(const HfConfig* config, const char* dtype) {
     static const char* const architectures[HF_NUM_TYPES] = {"GPT2LMHeadModel", "T5ForConditionalGeneration",
-                                                            "T5ForConditionalGeneration",
+                                                            "MT5ForConditionalGeneration",
                                                             "UMT5ForConditionalGeneration"};
-    HfConfig theirs = *config;
-    if (theirs.type == HF_MT5) { theirs.type = HF_T5; }
-    json_t* root = json_pack("{s:s, s:[s], s:s, s:b}", "model_type", type_names[theirs.type], "architectures",
-                             architectures[theirs.type], "torch_dtype", dtype, "use_cache", 1);
-    put_tokens(root, &theirs);
-    if (theirs.type == HF_GPT2) {
-        put_gpt2(root, &theirs);
+    json_t* root =
+        json_pack("{s:s, s:[s], s:s, s:b}", "model_type", type_names[config->type], "architectures",
+                  architectures[config->type], "torch_dtype", dtype, "use_cache", 1);
+    put_tokens(root, config);
+    if (config->type == HF_GPT2) {
+        put_gpt2(root, config);
     } else {
-        put_t5(root, &theirs);
+        put_t5(root, config);
     }
     return dump(root);
 }
@@ -596,13 +595,20 @@ static bool check_part(const Source* source, const SafetensorsTensor* tensor, co
                      safetensors_path(&source->file, tensor), tensor->name, tensor->dtype_name);
 }
 
+// NULL: missing. A head that is not there is the embedding.
+static const SafetensorsTensor* find_part(const Source* source, const Part* part) {
+    const SafetensorsTensor* tensor = hf_checkpoint_find(source, part->name, true);
+    bool is_head = tensor == NULL && strcmp(part->name, "lm_head.weight") == 0;
+    return is_head ? hf_checkpoint_find(source, "shared.weight", true) : tensor;
+}
+
 // Tensors of the file that the model has, as flags.
 static bool find_parts(const Source* source, bool* is_known) {
     int num_parts;
     Part* parts = all_parts(&source->config.shape, &num_parts);
     bool ok = true;
     for (int p = 0; ok && p < num_parts; p++) {
-        const SafetensorsTensor* tensor = hf_checkpoint_find(source, parts[p].name, true);
+        const SafetensorsTensor* tensor = find_part(source, &parts[p]);
         ok = tensor != NULL
                  ? check_part(source, tensor, &parts[p])
                  : llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
@@ -678,18 +684,15 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
     return true;
 }
 
-// Of a T5: tied or not, determined from the tensors.
+// Of a T5: tied or not, determined from the tensors. A tied head without the factor is read as one of its own
+// that begins with the embedding's values, as ours has the factor where it is tied.
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
-    bool tied = head == NULL;
+    bool tied = head == NULL && config->head_scaled;
     if (head != NULL && config->head_scaled && !compare(source, embedding, head, &tied)) { return false; }
     config->shape.tied_head = tied;
-    return config->head_scaled || !config->shape.tied_head ||
-           llmc_fail(
-               "%s: lm_head.weight is missing, and config.json wants no factor before a tied head ---> save "
-               "lm_head.weight too",
-               checkpoint_path_tail(source->file.files[0].path));
+    return true;
 }
 
 static bool look_at_head(Source* source) {
@@ -825,7 +828,7 @@ static bool read_slice(const Target* target, const TensorSlice* slice) {
     const int64_t tensor_offset = slice->offset - slice->first;
     int64_t num_done = 0;
     for (int p = 0; p < num_parts; p++) {
-        const SafetensorsTensor* tensor = hf_checkpoint_find(target->source, parts[p].name, true);
+        const SafetensorsTensor* tensor = find_part(target->source, &parts[p]);
         int64_t offset = tensor_offset + parts[p].row_begin * parts[p].cols;
         num_done = (parts[p].row_begin + parts[p].rows) * parts[p].cols;
         if (offset >= target->end || tensor_offset + num_done <= target->begin) { continue; }
@@ -937,11 +940,17 @@ static bool write_tokenizer(const char* directory, const HfTokens* tokens) {
     if (bytes && !write_tmp(directory, "tokenizer_config.json", BYTE_TOKENIZER, config_bytes)) {
         return false;
     }
-    for (int i = 0; tokens != NULL && tokens->folder != NULL && i < NUM_TOKENIZER_FILES; i++) {
-        char from[CHECKPOINT_PATH_CHARS];
+    for (int i = 0; tokens != NULL && i < NUM_TOKENIZER_FILES; i++) {
         if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // not for byte tokenizers
-        if (!join(from, tokens->folder, files[i])) { return false; }
-        if (exists(from) && !copy_tmp(directory, files[i], from)) { return false; }
+        for (int f = 0; f < 2; f++) {
+            char from[CHECKPOINT_PATH_CHARS];
+            const char* folder = tokens->folders[f];
+            if (folder == NULL) { continue; }
+            if (!join(from, folder, files[i])) { return false; }
+            if (!exists(from)) { continue; }
+            if (!copy_tmp(directory, files[i], from)) { return false; }
+            break;
+        }
     }
     return true;
 }

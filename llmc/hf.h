@@ -41,8 +41,7 @@ bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.
 bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name);
 
-// The fields that transformers needs to build the same model. dtype: "float32" or "bfloat16". mT5 is
-// written as T5.
+// The fields that transformers needs to build the same model. dtype: "float32" or "bfloat16".
 char* hf_config_text(const HfConfig* config, const char* dtype);
 // The config for exporting a model of ours: tokens of its kind, or of `like` (may be NULL), the checkpoint
 // it was read from.
@@ -60,7 +59,8 @@ Reading, each rank for itself:
 `path` is a directory (model.safetensors or its shards, config.json), or a *.safetensors beside a config.json.
 F32, F16 and BF16 are read. A missing or unexpected tensor, a wrong shape, a NaN or infinite value is an error
 that names it; GPT-2's masks, and T5's unused bias of old files, are ignored. The head is tied if there is no
-lm_head.weight, or if it equals the embedding and is scaled; otherwise untied, whatever the flag.
+lm_head.weight, or if it equals the embedding, and is scaled; otherwise untied, whatever the flag (and without
+lm_head.weight begins with the embedding's values).
 
 Writing:
 
@@ -84,8 +84,8 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
 
 // The tokenizer files exported beside the weights.
 typedef struct {
-    const char* folder;  // its tokenizer files are copied; NULL: none
-    bool bytes;          // ByT5's tokens: a tokenizer without files
+    const char* folders[2];  // a file is copied from the first that has it; NULL: none
+    bool bytes;              // ByT5's tokens: a tokenizer without files
 } HfTokens;
 
 // Creates it if needed; false if nothing can be exported to it.

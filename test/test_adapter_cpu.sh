@@ -98,11 +98,9 @@ ok $? "a split one: skipped, said once"
 [ "$(grep -c 'val loss [0-9]' "$work/cut.log")" -eq 3 ] && [ "$(grep 'val loss' "$work/cut.log" | cut -c1-14)" = "$(grep 'val loss' "$work/whole.log" | cut -c1-14)" ]
 ok $? "validation: 3 times the same by 2x1 and 1x2, $(grep -m1 'val loss' "$work/cut.log")"
 # shellcheck disable=SC2086
-for batches in 1 3; do
-    run "val$batches" 2 $data --steps 1 --val-data "$work/data/train.bin" --val-batches $batches --stages 2
-    val=$(echo "$(sed -n 's/^val loss //p' "$work/val$batches.log") $("$work/one_by_one" loss "$work/data/train.bin" "$tree/model.bin" 120 600 $batches | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
-    ok $? "--val-batches $batches: the loss of these by the tree's own functions, within $val"
-done
+run val-all 2 $data --steps 1 --val-data "$work/data/train.bin" --stages 2
+val=$(echo "$(sed -n 's/^val loss //p' "$work/val-all.log") $("$work/one_by_one" loss "$work/data/train.bin" "$tree/model.bin" 120 600 | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
+ok $? "the loss of all samples by the tree's own functions, within $val"
 # shellcheck disable=SC2086
 run check 1 $data --check-model 1
 [ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 11 ] && grep -q "^ok .*program's own" "$work/check.log"

@@ -80,7 +80,7 @@ from_step() {  # name, name: a directory with the other's checkpoint of step 3 a
     "$build/prepare_data" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
     "$build/prepare_data" --tokenizer byt5 --out "$work/pairs" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 ||
     { cat "$work/data.log"; exit 1; }
-model="-e l2c64h2 -x 5 -j $work/data/val.bin -v 3 -m 1"
+model="-e l2c64h2 -x 5 -j $work/data/val.bin -v 3 -m 8"
 declare -A tolerance=([fp32]=1e-4 [bf16]=2e-3)
 run cpu cpu $model -n 3
 for precision in fp32 bf16; do
@@ -117,7 +117,7 @@ done
 # T5: pairs, both stacks, dropout; what it answers to samples of validation. A step supervises some twenty tokens, which
 # average out less: bf16 within 1e-2 (dropout left out: 0.06 to 0.4).
 tolerance[bf16]=1e-2
-pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -e t5:l2d2c64h2k32f128 --dropout 0.1 -x 4 -v 4 -m 1 -s 4 -g 8"
+pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -e t5:l2d2c64h2k32f128 --dropout 0.1 -x 4 -v 4 -m 8 -s 4 -g 8"
 answers() {  # name
     LC_ALL=C sed -n '/^  answers  ./p' "$work/$1.log"
 }

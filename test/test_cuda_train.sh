@@ -72,7 +72,7 @@ memory_as_planned() {  # name of a run with -o
 }
 
 trainer=$cpu run cpu 1 $base
-validate="-v 1 -m 2 -x 1 --answers 1 -g 8 -s 1"
+validate="-v 1 -m 8 -x 1 --answers 1 -g 8 -s 1"
 trainer=$cpu run cpu-val 1 $base $validate
 
 # --- fp32: 1e-4 -----------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ cmp -s <(steps bf16) <(steps gpipe)
 ok "$((! $?))" "bf16 is not fp32"
 
 # --- T5: two stacks, tensors that three stages share, dropout, a cache of keys and values for answers ---------------------
-pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -t 64 --target-tokens 24 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 1 --answers 1 -g 6 -s 2
+pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -t 64 --target-tokens 24 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 4 --answers 1 -g 6 -s 2
     --dropout 0.1 --debug effort=50 --comm-timeout 30"
 tied="$pairs -e t5:l2d2c64h2k32f128 --optimizer adamw-scaled"
 t5() {  # name, ranks, build, arguments...

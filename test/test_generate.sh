@@ -27,7 +27,7 @@ as_the_trainer() {  # name, tokenizer, program, trainer's arguments...
     shift 3
     "$build/prepare_data" --tokenizer "$tokenizer" --out "$work/$name-data" "$work/tasks.jsonl" >"$work/data.log" 2>&1 || cat "$work/data.log"
     trainer=$build/$program run "$name" 2 -i "$work/$name-data/train*.bin" -j "$work/$name-data/val*.bin" -o "$work/$name" -t 128 -d 2048 \
-        -x 60 -v 0 -s 60 -m 1 -g 24 --stages 2 --debug measure-seconds=0.3 "$@"
+        -x 60 -v 0 -s 60 -m 8 -g 24 --stages 2 --debug measure-seconds=0.3 "$@"
     ok $? "$name: a run: $(tail -3 "$work/$name.log")"
     sed -n 's/^  asked    //p' "$work/$name.log" >"$work/$name.asked"
     sed -n 's/^  answers  //p' "$work/$name.log" | sed 's/^(nothing)$//' >"$work/$name.answers"

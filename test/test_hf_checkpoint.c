@@ -185,7 +185,6 @@ static void wrong_tensors_are_refused(void) {
             .like = "transformer.wte.weight", .factor = 2);
     REFUSED("t5", "encoder.embed_tokens.weight differs from shared.weight",
             .add = "encoder.embed_tokens.weight", .like = "shared.weight", .factor = 2);
-    REFUSED("flan", "lm_head.weight is missing, and config.json wants no factor", .drop = "lm_head.weight");
 }
 
 static void wrong_configs_are_refused(void) {
@@ -274,6 +273,27 @@ static void tensors_decide_whether_the_head_is_tied(void) {
            "gpt2");
 }
 
+// T5 1.1 and mT5 as transformers 5 writes them: no lm_head.weight, and hidden states without the factor of
+// 1/4.
+static void a_tied_head_without_factor_is_the_embedding(void) {
+    static const char* const configs[] = {
+        "t5\", \"tie_word_embeddings\": false",
+        "t5\", \"tie_word_embeddings\": true, \"scale_decoder_outputs\": false",
+        "mt5\", \"feed_forward_proj\": \"relu\""};
+    for (int i = 0; i < 3; i++) {
+        char config[400], path[256];
+        snprintf(config, sizeof config, "{" T5_SHAPE "\"vocab_size\": 50, \"model_type\": \"%s}", configs[i]);
+        snprintf(path, sizeof path, "%s", make_edited("t5", &(Edit){0}, config));
+        Model model;
+        if (!load(&model, path, 0, -1, true)) { continue; }
+        CHECK(!model.config.tied_head);
+        floatX* head = model_tensor(&model, model_head_tensor(&model.config), 0);
+        for (int64_t k = 0; k < 50 * 16; k++) { head[k] = (floatX)((float)head[k] / 4); }
+        CHECK_NEAR(hf_golden_logits_difference(&model, "t5"), 0, 2e-5);
+        model_free(&model);
+    }
+}
+
 static void copies_and_buffers_are_passed_over(void) {
     expect("copy", "t5", &(Edit){.add = "encoder.embed_tokens.weight", .like = "shared.weight"}, true, "t5");
     expect("copy", "t5", &(Edit){.add = "decoder.embed_tokens.weight", .like = "shared.weight"}, true, "t5");
@@ -298,6 +318,7 @@ int main(int argc, char** argv) {
     RUN(wrong_configs_are_refused);
     RUN(another_model_is_refused);
     RUN(tensors_decide_whether_the_head_is_tied);
+    RUN(a_tied_head_without_factor_is_the_embedding);
     RUN(copies_and_buffers_are_passed_over);
     RUN(paths_are_told_apart);
     ops_free(ops);

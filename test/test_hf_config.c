@@ -29,6 +29,8 @@ static const Known known[] = {
     {"{\"model_type\": \"t5\"}", "t5", 32128, 512, 8, 64, 2048, 6, 6, false, true, true, false},
     {"{\"model_type\": \"mt5\"}", "mt5", 250112, 512, 6, 64, 1024, 8, 8, true, true, false, false},
     {"{\"model_type\": \"umt5\"}", "umt5", 250112, 512, 6, 64, 1024, 8, 8, true, true, true, true},
+    {"{\"model_type\": \"umt5\", \"tie_word_embeddings\": false}", "umt5", 250112, 512, 6, 64, 1024, 8, 8,
+     true, false, false, true},
     {"{\"model_type\": \"t5\", \"d_ff\": 1024, \"num_heads\": 6, \"num_layers\": 8, \"feed_forward_proj\": "
      "\"gated-gelu\", \"tie_word_embeddings\": false, \"num_decoder_layers\": null}",
      "flan-t5", 32128, 512, 6, 64, 1024, 8, 8, true, false, false, false},
@@ -158,6 +160,20 @@ static bool same(const HfConfig* a, const HfConfig* b) {
            a->eos_token == b->eos_token && a->start_token == b->start_token && a->dropout == b->dropout;
 }
 
+// With a head of its own, and only then: a tied one of ours has the factor, which mT5 has not.
+static void mt5_stays_mt5(void) {
+    HfConfig theirs = parse("{\"model_type\": \"mt5\"}");
+    for (int tied = 0; tied < 2; tied++) {
+        theirs.shape.tied_head = tied;
+        HfConfig ours = hf_config_of_model(&theirs.shape, &theirs);
+        char* text = hf_config_text(&ours, "float32");
+        CHECK_EQ(strstr(text, "\"mt5\"") != NULL && strstr(text, "\"MT5ForConditionalGeneration\"") != NULL,
+                 !tied);
+        CHECK_EQ(parse(text).type, tied ? HF_T5 : HF_MT5);
+        free(text);
+    }
+}
+
 static void what_is_written_is_read_back(void) {
     static const char* const folders[] = {"hf_t5", "hf_flan", "hf_byt5", "hf_umt5", "hf_gpt2"};
     for (int i = 0; i < 5; i++) {
@@ -198,6 +214,7 @@ int main(int argc, char** argv) {
     RUN(other_models_are_refused);
     RUN(wrong_types_are_refused);
     RUN(what_is_written_is_read_back);
+    RUN(mt5_stays_mt5);
     RUN(paths_are_told);
     return test_end();
 }

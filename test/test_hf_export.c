@@ -114,7 +114,7 @@ static bool exists(const char* folder, const char* name) {
 }
 
 static void tokenizers_go_along(void) {
-    char folder[256], source[256];
+    char folder[256], source[256], more[256];
     snprintf(folder, sizeof folder, "%s", path_of("bytes", ""));
     CHECK(export_slices(folder, hf_golden_path("byt5"), 0, &(HfTokens){.bytes = true}));
     CHECK(exists("bytes", "tokenizer_config.json") && exists("bytes", "generation_config.json"));
@@ -122,10 +122,15 @@ static void tokenizers_go_along(void) {
     CHECK_EQ(mkdir(source, 0777), 0);
     write_text(path_of("tokens", "spiece.model"), "a model");
     write_text(path_of("tokens", "tokenizer.json"), "{}");
+    CHECK_EQ(mkdir(path_of("more", ""), 0777), 0);
+    write_text(path_of("more", "spiece.model"), "another");
+    write_text(path_of("more", "special_tokens_map.json"), "{}");
     write_text(path_of("tokens", "pytorch_model.bin"), "not this");
     snprintf(folder, sizeof folder, "%s", path_of("copied", ""));
-    CHECK(export_slices(folder, hf_golden_path("t5"), 2, &(HfTokens){.folder = source}));
-    CHECK(exists("copied", "spiece.model") && exists("copied", "tokenizer.json"));
+    snprintf(more, sizeof more, "%s", path_of("more", ""));
+    CHECK(export_slices(folder, hf_golden_path("t5"), 2, &(HfTokens){.folders = {source, more}}));
+    CHECK(exists("copied", "spiece.model") && exists("copied", "tokenizer.json") &&
+          exists("copied", "special_tokens_map.json"));
     CHECK(!exists("copied", "merges.txt") && !exists("copied", "pytorch_model.bin"));
     char text[16] = "";
     FILE* file = fopen(path_of("copied", "spiece.model"), "r");

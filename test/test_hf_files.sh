@@ -29,7 +29,7 @@ while at < len(data):  # ModelProto: pieces are its field 1, whose field 1 is th
         out.write(data[begin:at])
         kept += is_piece
 END
-"$build/prepare_data" --tokenizer sentencepiece --extra-ids 0 --model "$work/tokenizer/spiece.model" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
+"$build/prepare_data" --tokenizer "$work/tokenizer" --extra-ids 0 --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
     "$build/prepare_data" --tokenizer byt5 --out "$work/bytes" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 || { cat "$work/data.log"; exit 1; }
 
 same_files() {  # folder, folder: as many, and each the same
@@ -78,6 +78,28 @@ for model in t5 flan byt5 umt5 gpt2; do
     ok $? "$model: the same weights, and not those before training"
 done
 
+# Another tokenizer than the data's beside the model: two pieces in the other order, or ByT5's
+trainer=$build/train_t5-dynapipe
+cp -r "$work/flan-1.hf" "$work/other" && rm "$work/other/data.json"
+python3 - "$work/data/spiece.model" "$work/other/spiece.model" <<'END'
+import sys
+data = open(sys.argv[1], "rb").read()
+size = lambda at: 2 + data[at + 1]
+begin = size(0)
+end = begin + size(begin)
+open(sys.argv[2], "wb").write(data[:begin] + data[end:end + size(end)] + data[begin:end] + data[end + size(end):])
+END
+for with in other byt5-1.hf; do
+    run with-$with 1 -i "$work/data/train.bin" -t 20 --target-tokens 40 -d 600 -v 0 -s 0 -x 0 -e "$work/$with" -o "$work/none" --export-hf "$work/none.hf"
+    [ $? -ne 0 ] && grep -q "$with: its tokenizer (.*) is not that of -i .*/data/train.bin (sentencepiece, .*prepare the data with --tokenizer $work/$with" "$work/with-$with.log" &&
+        [ ! -e "$work/none" ] && [ ! -e "$work/none.hf" ]
+    ok $? "$with with data of another tokenizer is refused, and leaves no folder: $(grep -o 'error:.*' "$work/with-$with.log")"
+done
+run short 1 -i "$work/data/train.bin" -j "$work/data/val.bin" -t 20 --target-tokens 3 -d 600 -v 0 -s 0 -x 0 -e $golden/hf_flan --dropout 0.1
+grep -q "^warning: tasks without a sample: '.*: all are too long in -i" "$work/short.log"
+ok $? "tasks that limits leave without a sample are named: $(grep -o 'tasks without.*' "$work/short.log" | head -1)"
+grep -q '^config.json: dropout 0.1 is not used ---> --dropout 0.1' "$work/flan-1.log" && ! grep -q 'is not used' "$work/short.log"
+ok $? "a dropout that is not used is said, and only then"
 cmp -s "$work/data/spiece.model" "$work/flan-trained.hf/spiece.model" && grep -q ByT5Tokenizer "$work/byt5-1.hf/tokenizer_config.json"
 ok $? "the tokenizer of the data goes along"
 # gpt2's config says 49; this data ends texts with 1, as its own export says

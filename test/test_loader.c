@@ -485,6 +485,51 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
     CHECK(num_texts > 0);
 }
 
+// Equally many of each task (or all), at even distances, the same whatever the batch; each number of samples
+// has a hash of its own.
+static void a_pick_covers_every_task(void) {
+    uint64_t last_hash = 0;
+    for (int64_t most = 1; most <= NUM_SAMPLES; most += 23) {
+        bool picked[2][NUM_SAMPLES] = {{false}};
+        for (int round = 0; round < 2; round++) {
+            LoaderOptions options = usual_options();
+            options.shuffle = false;
+            options.batch_tokens = round == 0 ? 700 : 90;
+            Loader* loader = open_loader(&options);
+            const LoaderInfo* info = loader_info(loader);
+            Arena arena = {0};
+            LoaderBatch batch = {0};
+            int64_t num = loader_pick(loader, most), each = 0, met[NUM_TASKS] = {0};
+            int32_t place[NUM_TASKS] = {0};
+            CHECK(num <= (most > NUM_TASKS ? most : NUM_TASKS) && num > most - NUM_TASKS);
+            CHECK(info->pick_hash != last_hash || round == 1 || most <= NUM_TASKS);
+            last_hash = info->pick_hash;
+            while (!batch.end) {
+                CHECK_OK(loader_next(loader, &batch, &arena));
+                for (int32_t i = 0; i < batch.num_samples; i++) { picked[round][batch.samples[i].id] = true; }
+            }
+            for (int64_t n = 0; n < NUM_SAMPLES; n++) {
+                LoaderSample sample;
+                CHECK_OK(loader_sample(loader, n, &sample));
+                int32_t k = sample.task;
+                met[k] += picked[round][sample.id];
+                double even =
+                    (double)++place[k] * (double)info->task_picked[k] / (double)info->task_samples[k];
+                CHECK(fabs((double)met[k] - even) <= 1);
+                CHECK(picked[round][sample.id] == picked[0][sample.id]);
+            }
+            for (int32_t k = 0; k < NUM_TASKS; k++) { each = met[k] > each ? met[k] : each; }
+            for (int32_t k = 0; k < NUM_TASKS; k++) {
+                num -= met[k];
+                CHECK(met[k] == each || met[k] == place[k]);
+            }
+            CHECK_EQ(num, 0);
+            loader_close(loader);
+            arena_free(&arena);
+        }
+    }
+}
+
 // Tasks come by their weights; within a task, draws n*e ... n*(e+1) - 1 are all its n samples, in an order of
 // their own.
 static void every_epoch_of_a_task_is_complete(void) {
@@ -1001,6 +1046,7 @@ int main(int argc, char** argv) {
         for (int32_t i = 0; i < LONGEST_TEXT; i++) { texts[t][i] = rng_between(&rng, FIRST_BYTE, 258); }
     }
     RUN(long_samples_are_cut_or_skipped_and_counted);
+    RUN(a_pick_covers_every_task);
     RUN(every_epoch_of_a_task_is_complete);
     RUN(batches_are_full);
     RUN(wrong_positions_are_refused);

@@ -6,7 +6,7 @@
 make -s -j2 "$build/dynapipe" "$build/profile_costs" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 make_data 300 200
 model="-i $work/data/train.bin -e l2c16h2 -t 64 -s 0"
-plugin="$model -j $work/data/val.bin -d 500 -v 2 -m 1 --answers 0 --refit off --stages 2"
+plugin="$model -j $work/data/val.bin -d 500 -v 2 -m 8 --answers 0 --refit off --stages 2"
 alone="$model -b 2 -v 0"
 records() { sed -nE 's/^\{"(step|validation)":([0-9]+),.*\}$/\1 \2/p' "$work/$1/metrics.jsonl" | xargs; }
 lines() { sed -nE 's/^s:([0-9]+) (t[er]l):[0-9. a-z:]+$/\1 \2/p' "$work/$1/main.log" | xargs; }
@@ -124,7 +124,7 @@ for name in '\\u001b[31mred' 'h\\u00f6her=1,2' 'zw\\u00f6lf-zw\\u00f6lf-zw\\u00f
     done
 done >"$work/odd.jsonl"
 "$build/prepare_data" --tokenizer bytes --val-fraction 0.3 --out "$work/odd" "$work/odd.jsonl" >"$work/odd-data.log" 2>&1
-run odd 1 -i "$work/odd/train.bin" -j "$work/odd/val.bin" -e l2c16h2 -t 64 -d 120 -x 1 -v 1 -m 2 -s 1 -g 8 -o "$work/odd-run"
+run odd 1 -i "$work/odd/train.bin" -j "$work/odd/val.bin" -e l2c16h2 -t 64 -d 120 -x 1 -v 1 -m 8 -s 1 -g 8 -o "$work/odd-run"
 [ $? -eq 0 ] && ! grep -q $'[\001-\010\013-\037\177]' "$work/odd-data.log" "$work/odd.log" "$work/odd-run/metrics.jsonl" &&
     grep '^{"validation":1,' "$work/odd-run/metrics.jsonl" | grep -F '"\\x1b[31mred":' | grep -F '"höher=1,2":' | grep -qF '"zwölf-zwölf-zwölf-zwölf":'
 ok $? "control characters of names and texts reach no terminal, and every task is in metrics.jsonl"

@@ -43,9 +43,9 @@ ok $? "none needs MPI's libraries"
 $out/dev/make_tasks --out "$work/tasks.jsonl" --samples 200 --seed 7 --max-tokens 150 >"$work/log" 2>&1 &&
     $out/prepare_data --out "$work/data" "$work/tasks.jsonl" >>"$work/log" 2>&1
 ok $? "a task mixture: $(tail -1 "$work/log" | sed "s|$work/||g")"
-$out/train_gpt2 -i "$work/data/train.bin" -e l2c32h4 -j "$work/data/val.bin" -t 64 -b 4 -x 2 -v 1 -s 1 -m 2 -o "$work/alone" >"$work/log" 2>&1
+$out/train_gpt2 -i "$work/data/train.bin" -e l2c32h4 -j "$work/data/val.bin" -t 64 -b 4 -x 2 -v 1 -s 1 -m 16 -o "$work/alone" >"$work/log" 2>&1
 ok $? "the trainer without DYNAPIPE=1: $(tail -1 "$work/log")"
-$out/train_gpt2-dynapipe -i "$work/data/train.bin" -j "$work/data/val.bin" -e l2c32h4 -t 64 -d 1000 -x 4 -v 2 -s 2 -m 2 -n 2 \
+$out/train_gpt2-dynapipe -i "$work/data/train.bin" -j "$work/data/val.bin" -e l2c32h4 -t 64 -d 1000 -x 4 -v 2 -s 2 -m 16 -n 2 \
     -o "$work/plugin" --trace "$work/trace.json" --debug dump-plan="$work/plan.txt" --debug dump-gradients="$work/grads.bin" --show-step 2 >"$work/log" 2>&1
 ok $? "with DYNAPIPE=1, one rank: $(tail -1 "$work/log")"
 # saved behind step 4, after which costs are refit: what was decided then is not decided again

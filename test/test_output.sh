@@ -4,7 +4,7 @@
 make_data 300 200
 data="-i $work/data/train.bin -t 128 -d 2000"
 
-run seen 4 $data -j "$work/data/val.bin" -e l2c32h4 -x 3 -v 3 -m 1 -s 3 -g 4 -z 1 -o "$work/seen" --stages 2 --verbose --debug print-plan --show-step 2 \
+run seen 4 $data -j "$work/data/val.bin" -e l2c32h4 -x 3 -v 3 -m 8 -s 3 -g 4 -z 1 -o "$work/seen" --stages 2 --verbose --debug print-plan --show-step 2 \
     --trace "$work/trace.json"
 ok $? "a run with everything shown"
 awk '/^step / { n++ } (length($0) > 100 && /^(step|steps|stage|waited|against|val|data:|saved) |of prediction/) || /nan/ { bad = 1; print } END { exit bad || n != 3 }' "$work/seen.log"

@@ -35,7 +35,7 @@ good() { printf '{"task": "%s", "inputs": "%s", "targets": "%s"}\n' "$@"; }
 check "--help" grep -q -- '--val-fraction' <(./prepare_data --help)
 good a b c >"$dir/one.jsonl"
 misused "--tokeniser: unknown option ---> did you mean --tokenizer?" ./prepare_data --tokeniser gpt2 --out "$dir/x" "$dir/one.jsonl"
-misused "--merges: missing" ./prepare_data --tokenizer gpt2 --vocab v.json --out "$dir/x" "$dir/one.jsonl"
+fails "gpt2: no tokenizer there ---> --tokenizer DIR" ./prepare_data --tokenizer gpt2 --out "$dir/x" "$dir/one.jsonl"
 misused "--out: missing" ./prepare_data "$dir/one.jsonl"
 misused "name the .jsonl files" ./prepare_data --out "$dir/x"
 misused "error: extra: not an option" ./make_tasks --out "$dir/x" extra
@@ -52,11 +52,29 @@ check "no validation file" [ ! -e "$dir/one/val.bin" ]
 file=$dir/one/tokenizer.bin
 check "tokenizer.bin: header, length, last token" [ "$(od -An -tu4 -N 16 "$file" | tr -s ' ') $(stat -c %s "$file") $(tail -c 13 "$file")" = " 20240328 2 257 256 $((1024 + 256 * 2 + 1 + 13)) <|endoftext|>" ]
 
+# --- what is learnt is said, and what is not
+printf '%s\n' '{"q": "2+2?", "why": "sum"}' '{"q": "3", "why": "b"}' >"$dir/why.jsonl"
+check "a template of one's own" ./prepare_data --val-fraction 0 --template 'Q: {q} W: {why}' --targets-field why --out "$dir/why" "$dir/why.jsonl" >"$dir/log"
+check "names what is learnt" grep -q '2 records, why (learnt; what --template has before it is read)' "$dir/log"
+good a b "" a c d >"$dir/empty.jsonl"
+good long "$(printf 'x%.0s' {1..50})" "$(printf 'x%.0s' {1..50})" >"$dir/long.jsonl"
+./prepare_data --max-tokens 30 --val-fraction 0 --out "$dir/why" "$dir/empty.jsonl" "$dir/one.jsonl" "$dir/long.jsonl" >"$dir/log"
+check "empty targets are counted" [ "$(grep -c 'a: 1 of 3 samples have empty targets' "$dir/log") $(grep -c 'empty targets' "$dir/log")" = "1 1" ]
+check "a task without a sample left is named" grep -q 'long: no sample is left, all 1 are too long --->' "$dir/log"
+
 # --- GPT-2's tokenizer, with the small vocabulary of the tests
-check "gpt2" ./prepare_data --tokenizer gpt2 --vocab test/golden/bpe_tiny_vocab.json --merges test/golden/bpe_tiny_merges.txt \
-    --val-fraction 0 --out "$dir/tiny" "$dir/one.jsonl" >/dev/null
+tokenizer() {  # name, files: a folder as a model has it
+    mkdir "$dir/$1.tok" && for file in "${@:2}"; do cp "test/golden/${file%=*}" "$dir/$1.tok/${file#*=}"; done
+}
+tokenizer gpt2 bpe_tiny_vocab.json=vocab.json bpe_tiny_merges.txt=merges.txt
+tokenizer hf bpe_tiny_tokenizer.json=tokenizer.json
+tokenizer none bpe_tiny_vocab.json=tokenizer.json
+tokenizer t5 spiece_tiny.model=spiece.model
+echo '{"extra_ids": 7}' >"$dir/t5.tok/tokenizer_config.json"
+tokenizer broken bpe_tiny_vocab.json=spiece.model
+check "gpt2" ./prepare_data --tokenizer "$dir/gpt2.tok" --val-fraction 0 --out "$dir/tiny" "$dir/one.jsonl" >/dev/null
 check "gpt2's files lie beside" cmp -s test/golden/bpe_tiny_merges.txt "$dir/tiny/merges.txt"
-check "tokenizer.json of a BPE" ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_tokenizer.json --val-fraction 0 \
+check "tokenizer.json of a BPE" ./prepare_data --tokenizer "$dir/hf.tok" --val-fraction 0 \
     --out "$dir/tiny_hf" "$dir/one.jsonl" >/dev/null
 check "is the same data" cmp -s "$dir/tiny/train.bin" "$dir/tiny_hf/train.bin"
 
@@ -67,31 +85,31 @@ check "byt5" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/byt5" 
 check "byt5: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/byt5/train.bin")" = "384 1 3 0 2" ]
 check "byt5: tokens" [ "$(echo $(sample "$dir/byt5/train.bin"))" = "2 2 101 1 102 1" ]
 make --no-print-directory -s build/release/prepare_data-plain || exit 1
-fails "built without SentencePiece ---> install libsentencepiece-dev" build/release/prepare_data-plain --tokenizer sentencepiece \
-    --model test/golden/spiece_tiny.model --out "$dir/x" "$dir/one.jsonl"
+fails "built without SentencePiece ---> install libsentencepiece-dev" build/release/prepare_data-plain --tokenizer "$dir/t5.tok" --out "$dir/x" "$dir/one.jsonl"
 if ldd ./prepare_data | grep -q sentencepiece; then
     good t "The planner cuts the batch." "h" >"$dir/t5.jsonl"
-    check "sentencepiece" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --val-fraction 0 \
+    check "sentencepiece" ./prepare_data --tokenizer "$dir/t5.tok" --val-fraction 0 \
         --out "$dir/t5" "$dir/t5.jsonl" >/dev/null
-    check "sentencepiece: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/t5/train.bin")" = "320 1 4 0 2" ]
+    check "sentencepiece: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/t5/train.bin")" = "227 1 4 0 2" ]
     ids=$(grep -F '"text":"The planner cuts the batch.",' test/golden/spiece_texts.json | sed -E 's/.*"pieces":\[([0-9,]*)\].*/\1/; s/,/ /g')
     check "sentencepiece: tokens are the golden ones" [ "$(echo $(sample "$dir/t5/train.bin"))" = "$(($(wc -w <<<"$ids") + 1)) 3 $ids 1 3 4 1" ]
     check "spiece.model lies beside" cmp -s test/golden/spiece_tiny.model "$dir/t5/spiece.model"
-    check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 320 1" ]
-    check "hf" ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
+    check "all that the model has of it" cmp -s "$dir/t5.tok/tokenizer_config.json" "$dir/t5/tokenizer_config.json"
+    check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 227 1" ]
+    check "hf" ./prepare_data --tokenizer "$dir/hf.tok" --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
     check "an earlier tokenizer's file is named" grep -q "$dir/t5/spiece.model is of another tokenizer ---> remove it" "$dir/log"
     check "tokenizer.json lies beside" cmp -s test/golden/bpe_tiny_tokenizer.json "$dir/t5/tokenizer.json"
     good t " " " " a b c >"$dir/blank.jsonl"
-    check "without an end they are bad lines" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --input-end none \
+    check "without an end they are bad lines" ./prepare_data --tokenizer "$dir/t5.tok" --input-end none \
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
     check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
     check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad records skipped' "$dir/log")" = "1 1" ]
-    fails "no SentencePiece model" ./prepare_data --tokenizer sentencepiece --model "$dir/one.jsonl" --out "$dir/x" "$dir/one.jsonl"
+    fails "no SentencePiece model" ./prepare_data --tokenizer "$dir/broken.tok" --out "$dir/x" "$dir/one.jsonl"
 else
     skipped=$((skipped + 1))
     echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
-fails 'pre_tokenizer.type is null' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
+fails 'pre_tokenizer.type is null' ./prepare_data --tokenizer "$dir/none.tok" --out "$dir/x" "$dir/one.jsonl"
 check "refused ones write nothing" [ ! -e "$dir/x" ]
 
 # --- bad lines

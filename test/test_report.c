@@ -124,9 +124,11 @@ static void answers_are_of_the_last_pass(void) {
         "{\"validation\":0,\"loss\":5,\"exact_match\":{\"a\":0,\"b\":0.5},\"rouge_l\":{\"a\":0.25,\"b\":0.75}"
         "}\n"
         "{\"step\":1,\"loss\":4,\"task_loss\":{\"b\":4}}\n{\"validation\":9,\"exact_match\":{\"b\":0.1}}\n"
-        "{\"kind\":\"validation\",\"step\":1,\"loss\":3,\"tasks\":{\"c\":2},\"exact_match\":{\"b\":1}}\n");
+        "{\"kind\":\"validation\",\"step\":1,\"loss\":3,\"tasks\":{\"c\":2},\"exact_match\":{\"b\":1},"
+        "\"samples\":7,\"of\":9,\"sample_hash\":\"ab\"}\n");
     CHECK_EQ(num(run, "validations"), 2);  // the run went back before step 9
     CHECK(value(run, "validations", 1, 1) == 3 && task_value(run, "validations", 1, 2, "c") == 2);
+    CHECK(value(run, "validations", 1, 5) == 7 && value(run, "validations", 1, 6) == 9);
     CHECK(task_value(run, "validations", 0, 4, "b") == 0.75 &&
           task_value(run, "validations", 1, 3, "b") == 1);
     CHECK_EQ(json_object_size(json_object_get(run, "tasks")), 3);

@@ -46,7 +46,7 @@ DYNAPIPE_CACHE=$work/empty train auto 4 -x 4 -y 1
 ok $? "resumed with no costs in the cache: $(grep -m1 '^ranks:' "$work/auto.log")"
 
 # Validation fits into --memory-limit, in smaller microbatches: the same loss. (A run beyond its limit ends.)
-val="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 4096 -d 3000 -x 1 -v 1 -m 3 -s 1 -g 4"
+val="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 4096 -d 3000 -x 1 -v 1 -m 40 -s 1 -g 4"
 run val-roomy 1 $val
 run val-limited 1 $val --memory-limit 7500K
 run val-limited-2x2 4 $val --stages 2 --stage-split 4,0 --memory-limit 7500K
@@ -81,7 +81,7 @@ ok $? "a resumed run warns of another -e and --seed"
 ok $? "and not of the same ones"
 
 # A trained model becomes a new run's start; llm.c's log and the plan of a step are there.
-train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --debug dump-plan="$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 2
+train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --debug dump-plan="$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 30
 grep -q '^s:1 trl:' "$work/from-file/main.log" && grep -q '^s:0 tel:' "$work/from-file/main.log"
 ok $? "main.log in llm.c's form"
 grep -q '^dynapipe-plan 3' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"

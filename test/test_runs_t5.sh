@@ -57,7 +57,7 @@ difference=$(loss_difference dropped other 10) && [ "$difference" != 0 ]
 ok $? "and dropout is another loss"
 
 # --- validation and answers -------------------------------------------------------------------------------------
-looks="-i $work/data/train.bin -j $work/data/val.bin -d 3000 $model -e $work/one/model_00000060.bin -x 0 -v 1 -m 3 -s 0 -g 6 --answers 3"
+looks="-i $work/data/train.bin -j $work/data/val.bin -d 3000 $model -e $work/one/model_00000060.bin -x 0 -v 1 -m 40 -s 0 -g 6 --answers 3"
 check_looks() {  # name, ranks, options: what one rank said
     local name=$1 ranks=$2
     shift 2
@@ -69,7 +69,7 @@ check_looks() {  # name, ranks, options: what one rank said
     ok $? "$name: $(grep -m1 'val loss\|error' "$work/$name.log")"
 }
 said() {  # name: exact match and ROUGE-L, of all tasks and of each
-    sed -nE 's/^val loss [0-9.]+ //p; s/([a-z_]+ +)[0-9.]+( +[0-9]+%)/\1\2/gp' "$work/$1.log"
+    sed -nE 's/^val loss [0-9.]+ on //p; s/([a-z_]+ +)[0-9.]+( +[0-9]+%)/\1\2/gp' "$work/$1.log"
 }
 run looks 1 $looks
 grep -q 'exact match [0-9.]* %, ROUGE-L' "$work/looks.log" && [ "$(said looks | grep -o '%' | wc -l)" -gt 12 ] && ! grep -qE 'match 0.0 %|ROUGE-L 0.0' "$work/looks.log"

@@ -935,6 +935,28 @@ static void every_row_is_counted_once(void) {
     eval_end(&data);
 }
 
+// Of files in the order of tasks, too; a mean over them is that of all samples.
+static void every_task_is_validated_by_its_share(void) {
+    enum { NUM = 60, OF_FIRST = 48, TARGET = 7 };
+    MadeData data = eval_begin(NUM);
+    for (int32_t i = 0; i < NUM; i++) { data.samples[i] = (MadeSample){i >= OF_FIRST, 5, TARGET}; }
+    maker_write(&data, 0, NUM, data_dir, "data.bin");
+    for (int32_t most = 1; most <= NUM + 1; most += 5) {
+        Counter counter = {0};
+        DynapipeDataInfo_v1 info;
+        Dynapipe* dp = open_session(data_path, &counter, LONGEST_TARGET);
+        double loss, task_loss[2];
+        CHECK_OK((Status)dynapipe_validate(dp, most, &loss, task_loss));
+        CHECK_OK((Status)dynapipe_data_info(dp, &info));
+        CHECK(task_loss[0] == 1 && task_loss[1] == 2);
+        CHECK_NEAR(loss, (OF_FIRST + 2.0 * (NUM - OF_FIRST)) / NUM, 1e-12);
+        CHECK_EQ(counter.num_rows, info.num_validated * TARGET);
+        CHECK(info.num_validated <= (most > 2 ? most : 2) && info.num_validated > most - 2);
+        dynapipe_close(dp);
+    }
+    eval_end(&data);
+}
+
 // The longest sample alone is more than the kernels count.
 static void a_sample_beyond_the_kernels_is_named(void) {
     MadeData data = eval_begin(10);
@@ -1362,6 +1384,7 @@ int main(int argc, char** argv) {
     RUN(the_first_difference_is_named);
     RUN(every_row_is_counted_once);
     RUN(a_memory_limit_counts_both_sides);
+    RUN(every_task_is_validated_by_its_share);
     RUN(a_sample_beyond_the_kernels_is_named);
     RUN(generation_counts_its_windows);
     RUN(a_signal_breaks_off);

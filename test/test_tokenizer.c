@@ -210,8 +210,8 @@ static void bad_vocabularies_are_errors_that_name_the_place(void) {
         {tiny, "a a\n\na a\n", "line 3 repeats"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        BpeTable vocab = {"v.json", cases[i].vocab, strlen(cases[i].vocab)},
-                 merges = {"m.txt", cases[i].merges, strlen(cases[i].merges)};
+        VocabFile vocab = {"v.json", cases[i].vocab, strlen(cases[i].vocab)},
+                  merges = {"m.txt", cases[i].merges, strlen(cases[i].merges)};
         Bpe* bpe;
         CHECK_FAILS(bpe_open(&bpe, &vocab, &merges), STATUS_BAD_FORMAT, cases[i].words);
     }
@@ -308,18 +308,6 @@ static void check_shown(Tokenizer* tokenizer, const char* folder, const char* te
     bpe_tokens_free(&tokens);
 }
 
-static bool same_file(const char* folder, const char* name, const char* source) {
-    char path[128], *a = NULL, *b = NULL;
-    size_t a_bytes = 0, b_bytes = 1;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    bool same = file_read_text(&a, &a_bytes, path) == STATUS_OK &&
-                file_read_text(&b, &b_bytes, source) == STATUS_OK && a_bytes == b_bytes &&
-                memcmp(a, b, a_bytes) == 0;
-    free(a);
-    free(b);
-    return same;
-}
-
 static void saved_text_can_be_shown(void) {
     char folder[64];
     make_folder(folder);
@@ -337,12 +325,6 @@ static void saved_text_can_be_shown(void) {
         Tokenizer* tokenizer = open_choice(cases[i].choice);
         CHECK_OK(tokenizer_save(tokenizer, folder));
         check_shown(tokenizer, folder, cases[i].text, cases[i].shown);
-        const char* foreign = tokenizer_foreign_file(tokenizer, folder);
-        CHECK(i < 2 || spiece_library() == NULL ? foreign == NULL
-                                                : foreign != NULL && strcmp(foreign, "spiece.model") == 0);
-        CHECK(i != 1 || same_file(folder, "spiece.model", MODEL));
-        CHECK(i != 2 || same_file(folder, "vocab.json", TINY_VOCAB));
-        CHECK(i != 2 || same_file(folder, "merges.txt", TINY_MERGES));
         tokenizer_close(tokenizer);
     }
     remove_folder(folder);
@@ -443,7 +425,7 @@ static char* changed_text(const char* path, const Change* changes, int num_chang
 
 static Status open_changed(const Change* changes, int num_changes, Bpe** bpe) {
     char* text = changed_text(BPE, changes, num_changes);
-    BpeTable table = {"t.json", text, strlen(text)};
+    VocabFile table = {"t.json", text, strlen(text)};
     Status status = bpe_open(bpe, &table, NULL);
     free(text);
     return status;
@@ -632,6 +614,108 @@ static void a_copy_has_the_tokenizers_files(void) {
     }
 }
 
+// --- what maps text to ids ---------------------------------------------------------------------------------
+
+static uint64_t folder_hash(SampleTokenizer wanted) {
+    uint64_t hash = 0;
+    SampleTokenizer kind;
+    CHECK_OK(vocab_hash_folder(&hash, &kind, folder));
+    CHECK_EQ(kind, wanted);
+    return hash;
+}
+
+static void put_none(void) {
+    static const char* const names[] = {"spiece.model", "vocab.json", "merges.txt", "tokenizer.json",
+                                        "tokenizer_config.json"};
+    for (int i = 0; i < 5; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+}
+
+// However the files are written: the same for the same ids and merges, another one for any other.
+static void a_bpe_is_known_by_ids_and_merges(void) {
+    Tokenizer* tokenizer = open_choice(CHOICE_GPT2);
+    const uint64_t right = tokenizer_vocab(tokenizer)->hash;
+    char* merges;
+    CHECK_OK(file_read_text(&merges, NULL, TINY_MERGES));
+    put_none();
+    CHECK(folder_hash(TOKENIZER_UNKNOWN) == 0);
+    put("merges.txt", merges);
+    json_t* vocab = json_load_file(TINY_VOCAB, 0, NULL);
+    for (int way = 0; way < 4; way++) {
+        const char* const words[] = {"a", "th"};
+        json_int_t ids[2];
+        for (int i = 0; i < 2; i++) { ids[i] = json_integer_value(json_object_get(vocab, words[i])); }
+        for (int i = 0; way == 2 && i < 2; i++) {
+            json_object_set_new(vocab, words[i], json_integer(ids[1 - i]));
+        }
+        char* text = json_dumps(vocab, way == 0 ? JSON_INDENT(2) | JSON_SORT_KEYS : JSON_ENSURE_ASCII);
+        put("vocab.json", text);
+        if (way == 3) {  // without the first merge
+            put("merges.txt", strchr(strchr(merges, '\n') + 1, '\n') + 1);
+        }
+        CHECK_EQ(folder_hash(TOKENIZER_GPT2) == right, way < 2);
+        free(text);
+    }
+    put_none();
+    char* whole = changed_text(BPE, NULL, 0);
+    put("tokenizer.json", whole);
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"GPT2Tokenizer\"}");
+    CHECK(folder_hash(TOKENIZER_GPT2) == right);
+    json_decref(vocab);
+    free(whole);
+    free(merges);
+    tokenizer_close(tokenizer);
+}
+
+// A spiece.model, and the tokenizer.json that transformers makes of it, with its sentinels.
+static void pieces_are_known_by_text_and_score(void) {
+    enum { NUM = 40, OTHERS = 4 };
+    uint64_t hashes[OTHERS][2];
+    for (int other = 0; other < OTHERS; other++) {
+        char model[NUM * 32];
+        size_t at = 0;
+        Rng rng = rng_seed(seed);
+        json_t* list = json_array();
+        for (int i = 0; i < NUM; i++) {
+            char text[16];
+            float score = -(float)rng_between(&rng, 1, 1 << 20) / 1024;
+            snprintf(text, sizeof text, "\xe2\x96\x81%d", i + (other == 1 && i == 7));
+            if (other == 2 && i == NUM - 1) { score -= 0.25f; }
+            if (other == 3 && i == 0) { continue; }
+            size_t length = strlen(text);
+            const char head[] = {0x0a, (char)(length + 9), 0x0a, (char)length};
+            const char tail[] = {0x18, 1, 0x15};  // a type between
+            memcpy(model + at, head, 4);
+            memcpy(model + at + 4, text, length);
+            memcpy(model + at + 4 + length, tail, 3);
+            memcpy(model + at + 7 + length, &score, 4);
+            at += 11 + length;
+            json_array_append_new(list, json_pack("[sf]", text, (double)score));
+        }
+        memcpy(model + at, "\x12\x02\x08\x01", 4);  // a trainer's setting
+        const VocabFile spiece = {"m", model, at + 4}, cut = {"m", model, at + 3};
+        CHECK_OK(vocab_hash_pieces(&hashes[other][0], &spiece));
+        CHECK_FAILS(vocab_hash_pieces(&hashes[other][1], &cut), STATUS_BAD_FORMAT,
+                    "m: no SentencePiece model --->");
+        json_array_append_new(list, json_pack("[sf]", "<extra_id_0>", 0.0));
+        json_t* root = json_pack("{s:{s:s, s:o}}", "model", "type", "Unigram", "vocab", list);
+        char* text = json_dumps(root, 0);
+        put_none();
+        put("tokenizer.json", text);
+        hashes[other][1] = folder_hash(TOKENIZER_SENTENCEPIECE);
+        CHECK_EQ(hashes[other][0], hashes[other][1]);
+        for (int o = 0; o < other; o++) { CHECK(hashes[o][0] != hashes[other][0]); }
+        free(text);
+        json_decref(root);
+    }
+    put_none();
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"ByT5Tokenizer\"}");
+    CHECK(folder_hash(TOKENIZER_BYT5) == 0);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(tiny_vocabulary_equals_golden_tokens);
@@ -662,6 +746,8 @@ int main(int argc, char** argv) {
     RUN(what_is_broken_is_told);
     RUN(what_json_cannot_say_is_not_written);
     RUN(a_copy_has_the_tokenizers_files);
+    RUN(a_bpe_is_known_by_ids_and_merges);
+    RUN(pieces_are_known_by_text_and_score);
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     CHECK_EQ(system(command), 0);

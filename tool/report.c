@@ -98,6 +98,10 @@ static void add_validation(json_t* run, double step, double loss, const json_t* 
     json_array_append_new(row, tasks_of(run, tasks));
     json_array_append_new(row, tasks_of(run, get(record, "exact_match")));
     json_array_append_new(row, tasks_of(run, get(record, "rouge_l")));
+    json_array_append_new(row, json_of(number_of(get(record, "samples"))));
+    json_array_append_new(row, json_of(number_of(get(record, "of"))));
+    const char* hash = json_string_value(get(record, "sample_hash"));
+    json_array_append_new(row, hash != NULL ? json_string(hash) : json_null());
     json_array_append_new(list, row);
 }
 

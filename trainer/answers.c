@@ -190,7 +190,7 @@ static void print_name(const char* name, int num_letters) {
 }
 
 void answers_print_tasks(const char* const* names, int num_tasks, const double* task_loss,
-                         const double* exact_match, const double* rouge_l) {
+                         const double* exact_match, const double* rouge_l, int most_answers) {
     enum { LINE_CHARS = 110, NAME_CHARS = 24 };
     int name_chars = 1, column = 0;
     for (int t = 0; t < num_tasks; t++) {
@@ -212,6 +212,8 @@ void answers_print_tasks(const char* const* names, int num_tasks, const double* 
             printf(" %4.0f%% %4.0f", 100 * exact_match[t], 100 * rouge_l[t]);
         }
     }
-    if (with_scores && column > 0) { printf("\n  (loss, exact match, ROUGE-L)"); }
+    if (with_scores && column > 0) {
+        printf("\n  (loss, exact match, ROUGE-L; at most %d answers a task)", most_answers);
+    }
     printf("\n");
 }

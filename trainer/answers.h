@@ -30,9 +30,9 @@ void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_
 void answers_score(double* exact_match, double* rouge_l, int num_tasks, const DynapipeAnswer_v1* answers,
                    int num_answers, const TokenText* text, int32_t eot_token);
 double answers_mean(const double* by_task, int num_tasks);  // of those that are numbers
-// Prints losses (and scores, if not NULL) of all tasks in columns that fill a line.
+// Prints losses (and scores of most_answers at most, if not NULL) of all tasks in columns that fill a line.
 void answers_print_tasks(const char* const* names, int num_tasks, const double* task_loss,
-                         const double* exact_match, const double* rouge_l);
+                         const double* exact_match, const double* rouge_l, int most_answers);
 
 #ifdef __cplusplus
 }

@@ -349,7 +349,7 @@ static Status open_model(Generation* g) {
     TRY(find_weights(g, g->options->model, &is_hf));
     snprintf(path, sizeof path, "%s", g->options->tokenizer != NULL ? g->options->tokenizer : g->path);
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode)) { folder = dirname(path); }
-    TRY(tokenizer_folder_open(&g->tokens, folder));
+    TRY(tokenizer_folder_open(&g->tokens, folder, -1));
     TRY(read_model(g, is_hf, &details, &vocab_hash));
     if (vocab_hash != 0 && vocab->hash != vocab_hash) {
         return FAIL(

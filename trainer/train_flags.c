@@ -32,7 +32,7 @@ static const OptionSpec specs[] = {
     {"-sg", OPTION_DOUBLE, FIELD(skip_norm_z),       "0",      0, 1e6,  NULL, "Z",     "the same for the gradient norm"},
     {"-z",  OPTION_INT,    FIELD(zero_stage),        "0",      0, 3,    NULL, "N",     "1: optimizer state sharded over replicas (ZeRO-1); 2 and 3 are treated as 1"},
     {"-v",  OPTION_INT,    FIELD(val_every),         "20",     -1, 2e9, NULL, "N",     "validate every N steps; 0 or -1: never"},
-    {"-m",  OPTION_INT,    FIELD(val_batches),       "20",     -1, 2e9, NULL, "N",     "validation batches at most; -1: all"},
+    {"-m",  OPTION_INT,    FIELD(val_samples),       "512",    -1, 2e9, NULL, "N",     "validation samples, equally many of each task and at least one; -1: all"},
     {"--answers", OPTION_INT, FIELD(answers),        "8",      0, 1e6,  NULL, "N",     "validation questions of each task to answer at every -v, for exact match and ROUGE-L (256 in all at most); 0: none"},
     {"-s",  OPTION_INT,    FIELD(sample_every),      "20",     -1, 2e9, NULL, "N",     "show an answer of the model every N steps; 0 or -1: never"},
     {"-g",  OPTION_INT,    FIELD(sample_tokens),     "64",     1, 1e6,  NULL, "N",     "longest answer in tokens"},

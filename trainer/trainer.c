@@ -73,9 +73,21 @@ typedef struct {
     bool replaces_earlier;  // --overwrite 1, and nothing saved yet: the earlier run's checkpoints still exist
     bool save_failed;       // the last checkpoint could not be written
     bool has_kept_tokens;   // the data's tokenizer lies beside the checkpoints
+    bool made_output, made_export;  // this run made -o, --export-hf
 } Trainer;
 
 // --- errors: rank 0 prints one line, and all ranks end -----------------------------------------------------
+
+// Folders that a failed start has made and left empty, but for a log without a line.
+static void remove_empty(const Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS];
+    struct stat about;
+    if (t->made_export) { rmdir(t->flags.export_dir); }
+    if (!t->made_output) { return; }
+    snprintf(path, sizeof path, "%.*s/main.log", CHECKPOINT_PATH_CHARS - 32, t->flags.output_dir);
+    if (stat(path, &about) == 0 && about.st_size == 0) { unlink(path); }
+    rmdir(t->flags.output_dir);
+}
 
 __attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, int exit_status,
                                                                     const char* format, ...) {
@@ -84,6 +96,7 @@ __attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, 
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
+    remove_empty(t);
     dynapipe_abort(t->dp, why);
     exit(exit_status);
 }
@@ -94,6 +107,7 @@ __attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, 
 // Of the plugin: every rank finds the same errors in options and data.
 static void check(Trainer* t, int code) {
     if (code == 0) { return; }
+    remove_empty(t);
     dynapipe_abort(t->dp, dynapipe_error());
     exit(dynapipe_exit_status(code));
 }
@@ -330,14 +344,6 @@ static void open_data(Trainer* t) {
            (long long)t->info.num_truncated, flags->seq_tokens, (long long)t->info.num_skipped);
 }
 
-// The folder of the data's files, which has the tokenizer of prepare_data.
-static const char* data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
-    const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
-    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
-             slash != NULL ? pattern : ".");
-    return out;
-}
-
 // --- which checkpoint to begin with ------------------------------------------------------------------------
 
 static int step_asked_for(const TrainFlags* flags) {
@@ -537,6 +543,44 @@ static void check_fits(Trainer* t, const ModelConfig* config, const char* path) 
     }
 }
 
+static const char* folder_of(const char* path, char out[CHECKPOINT_PATH_CHARS]) {
+    const char* slash = strrchr(path, '/');
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - path) : 1,
+             slash != NULL ? path : ".");
+    return out;
+}
+
+// Of Hugging Face's files, given as a folder or as one of them.
+static const char* hf_folder(const char* path, char out[CHECKPOINT_PATH_CHARS]) {
+    struct stat about;
+    if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) { return folder_of(path, out); }
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%s", path);
+    return out;
+}
+
+// Does the tokenizer of Hugging Face's files map text to ids as the data's did?
+static Status check_tokenizer(const Trainer* t, const char* path) {
+    char folder[CHECKPOINT_PATH_CHARS];
+    SampleTokenizer theirs, ours = (SampleTokenizer)t->info.tokenizer;
+    uint64_t hash;
+    TRY(vocab_hash_folder(&hash, &theirs, hf_folder(path, folder)));
+    if (theirs == TOKENIZER_UNKNOWN || ours == TOKENIZER_UNKNOWN) {
+        printf("%s: the tokenizer of %s is unknown, not compared\n", path,
+               theirs == TOKENIZER_UNKNOWN ? "the model" : "the data");
+        return STATUS_OK;
+    }
+    if (ours == theirs && (hash == t->info.vocab_hash || hash == 0 || t->info.vocab_hash == 0)) {
+        return STATUS_OK;
+    }
+    return FAIL(
+        STATUS_MISMATCH,
+        "-e %.80s: its tokenizer (%s, %016llx) is not that of -i %.80s (%s, %016llx): the same ids mean "
+        "other text ---> prepare the data with --tokenizer %.80s",
+        checkpoint_path_tail(path), tokenizer_name(theirs), (unsigned long long)hash,
+        checkpoint_path_tail(t->flags.train_pattern), tokenizer_name(ours),
+        (unsigned long long)t->info.vocab_hash, folder);
+}
+
 // Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
 // unlearn them, and without padding in the data the decoder has no start token.
 static void check_tokens_fit(Trainer* t, const char* path) {
@@ -587,6 +631,10 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
     printf("%s: %s,\n  vocabulary %d, %lld parameters, %.300s; %s on %.60s\n", t->kind->name, shape,
            config->vocab, (long long)model_num_params(config), source == MODEL_NEW ? "new" : path,
            sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(t->ops));
+    if (t->has_like && (float)t->like.dropout != (float)t->flags.dropout) {
+        printf("config.json: dropout %g is not used ---> --dropout %g uses it (now %g)\n", t->like.dropout,
+               t->like.dropout, t->flags.dropout);
+    }
     if (t->kind->has_decoder && t->info.pad_token < 0) {
         printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
                t->info.eot_token);
@@ -673,6 +721,7 @@ static ModelSource build_model(Trainer* t) {
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_fits(t, &config, path);
     check_tokens_fit(t, path);
+    agree(t, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
     const ModelPart part = choose_part(t, &config);
     model_init_part(&t->model, &config, &part, t->ops);
     model_alloc_grads(&t->model);
@@ -762,11 +811,14 @@ static HfConfig config_of_data(const Trainer* t) {
 }
 
 static void export_hf(Trainer* t) {
-    char folder[CHECKPOINT_PATH_CHARS];
+    char folder[CHECKPOINT_PATH_CHARS], model[CHECKPOINT_PATH_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
     const HfConfig like = t->has_like ? t->like : config_of_data(t);
-    HfTokens tokens = {.folder = data_folder(t, folder), .bytes = t->info.tokenizer == TOKENIZER_BYT5};
+    // of the model, whose tokenizer is the data's, first
+    HfTokens tokens = {.folders = {t->has_like ? hf_folder(t->flags.model, model) : NULL,
+                                   folder_of(t->flags.train_pattern, folder)},
+                       .bytes = t->info.tokenizer == TOKENIZER_BYT5};
     SlowNotice* notice = notice_begin(t, "exporting", -1, 0);
     bool saved = true;
     for (int phase = 0; phase < 3 && saved; phase++) {
@@ -856,7 +908,7 @@ static void keep_tokens(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS];
     if (t->has_kept_tokens) { return; }
     t->has_kept_tokens = true;
-    if (data_json_copy(data_folder(t, folder), t->flags.output_dir) != STATUS_OK) {
+    if (data_json_copy(folder_of(t->flags.train_pattern, folder), t->flags.output_dir) != STATUS_OK) {
         fprintf(stderr, "warning: the tokenizer was not copied to the checkpoints: %s\n", status_message());
     }
 }
@@ -1024,6 +1076,9 @@ static void build(Trainer* t) {
     OptimizerKind kind = OPTIMIZER_ADAMW;
     const TrainFlags* flags = &t->flags;
     check_flags(t, &kind);
+    t->made_output = flags->output_dir != NULL && access(flags->output_dir, F_OK) != 0;
+    t->made_export = flags->export_dir != NULL && access(flags->export_dir, F_OK) != 0;
+    sum(t, 0);  // every rank has looked
     must_be_directory(t, "-o", flags->output_dir);
     must_be_directory(t, "--export-hf", flags->export_dir);  // now rather than after hours of training
     if (flags->export_dir != NULL && !hf_checkpoint_make_directory(flags->export_dir)) {
@@ -1077,21 +1132,27 @@ static bool score_answers(Trainer* t) {
 }
 
 static void print_validation(const Trainer* t, double loss, bool with_scores) {
-    int32_t num_tasks = t->info.num_tasks;
-    printf("val loss %f", loss);
+    int32_t num_tasks = t->info.num_tasks, num_met = 0;
+    for (int32_t k = 0; k < num_tasks; k++) { num_met += !isnan(t->task_loss[k]); }
+    printf("val loss %f on %lld of %lld samples of ", loss, (long long)t->info.num_validated,
+           (long long)t->info.num_val_samples);
+    printf(num_met < num_tasks ? "%d of %d tasks"
+           : num_tasks > 1     ? "all %d tasks"
+                               : "%d task",
+           num_met, num_tasks);
     if (with_scores) {
-        printf(" | exact match %.1f %%, ROUGE-L %.1f (at most %d answers a task)",
-               100 * answers_mean(t->exact_match, num_tasks), 100 * answers_mean(t->rouge_l, num_tasks),
-               answers_per_task(t));
+        printf(" | exact match %.1f %%, ROUGE-L %.1f", 100 * answers_mean(t->exact_match, num_tasks),
+               100 * answers_mean(t->rouge_l, num_tasks));
     }
     answers_print_tasks(t->task_names, num_tasks, t->task_loss, with_scores ? t->exact_match : NULL,
-                        with_scores ? t->rouge_l : NULL);
+                        with_scores ? t->rouge_l : NULL, answers_per_task(t));
     fflush(stdout);
 }
 
 static void validate(Trainer* t) {
     double loss;
-    check(t, dynapipe_validate(t->dp, t->flags.val_batches, &loss, t->task_loss));
+    check(t, dynapipe_validate(t->dp, t->flags.val_samples, &loss, t->task_loss));
+    check(t, dynapipe_data_info(t->dp, &t->info));
     bool with_scores = t->flags.answers > 0 && score_answers(t);
     if (dynapipe_stop_signal(t->dp) != 0) { return; }  // incomplete
     if (t->is_main) { print_validation(t, loss, with_scores); }

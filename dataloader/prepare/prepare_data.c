@@ -1,8 +1,7 @@
 /*
 prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
 
-    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
-folder
+    ./prepare_data --tokenizer gpt2/ --out data one.jsonl two.json.gz folder
 
 Record formats and templates: records/records.h. Two passes over the files: the first counts and checks, the
 second tokenises and writes, so memory use is independent of the data's size (sample_writer.h).
@@ -42,8 +41,7 @@ enum { BAD_SHOWN = 10, PATH_BYTES = 4200 };
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
 typedef struct {
-    int32_t tokenizer;  // TokenizerChoice
-    const char *vocab, *merges, *model, *file, *out, *template_text, *lengths;
+    const char *tokenizer, *out, *template_text, *lengths;
     RecordFields fields;
     const char* task_field;
     int32_t extra_ids;
@@ -58,12 +56,8 @@ typedef struct {
 // clang-format off
 static const OptionSpec specs[] = {
     {"--out",          OPTION_STRING, FIELD(out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin, data.json"},
-    {"--tokenizer",    OPTION_CHOICE, FIELD(tokenizer),    "bytes", 0, 0, TOKENIZER_CHOICES, NULL, "how text becomes tokens"},
-    {"--vocab",        OPTION_STRING, FIELD(vocab),        NULL,    0, 0, NULL, "FILE", "GPT-2's vocab.json, for --tokenizer gpt2 (dev/data/tokenizer.py fetches it)"},
-    {"--merges",       OPTION_STRING, FIELD(merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
-    {"--model",        OPTION_STRING, FIELD(model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
-    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels after the model's pieces (T5: 100, mT5: 0)"},
-    {"--file",         OPTION_STRING, FIELD(file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of GPT-2, for --tokenizer hf"},
+    {"--tokenizer",    OPTION_STRING, FIELD(tokenizer),    "bytes", 0, 0, NULL, "DIR", "how text becomes tokens: as the folder of a model says (spiece.model; vocab.json and merges.txt; tokenizer.json as of GPT-2), or bytes, or byt5"},
+    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "-1",    -1, 100000, NULL, "N", "sentinels after the pieces of spiece.model; -1: as tokenizer_config.json says, else 100, or 0 where pieces are sentinels"},
     {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
     {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},
     {"--task-field",   OPTION_STRING, FIELD(task_field),   "task",  0, 0, NULL, "NAME", "field with the task's name; where it is missing: the file's base name"},
@@ -89,8 +83,8 @@ typedef struct {
     uint64_t lowest_hash, highest_hash;
     int64_t lowest, highest;  // numbers of these records; the first if hashes are equal
     int64_t num_samples, num_tokens, longest_tokens;  // pass 2, as the trainer runs them
-    int64_t num_cut, num_skipped;
-    int64_t num_texts, num_pieces;  // too long texts and their pieces
+    int64_t num_cut, num_skipped, num_empty;          // num_empty: nothing but the end to learn
+    int64_t num_texts, num_pieces;                    // too long texts and their pieces
 } Task;
 
 // Sample files of bounded length: train.bin or, as soon as a second file is needed, train_000000.bin ... so
@@ -106,7 +100,8 @@ typedef struct {
     const PrepareOptions* options;
     RecordFiles files;
     RecordTemplate form;
-    Tokenizer* tokenizer;
+    TokenizerFolder source;
+    Tokenizer* tokenizer;  // of the source
     SampleVocab vocab;
     bool apart;
     LoaderOptions limits;  // max_seq_tokens 0: none
@@ -395,6 +390,7 @@ static Status write_sample(Prepare* p, const RecordReader* reader, const Record*
     task->num_cut += fate == SAMPLE_CUT;
     task->num_skipped += fate == SAMPLE_SKIPPED;
     if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
+    task->num_empty += !record->turns[t].is_read && record->turns[t].targets.num_bytes == 0;
     task->num_texts += p->num_pieces > 1;
     task->num_pieces += p->num_pieces > 1 ? p->num_pieces : 0;
     for (int32_t k = 0; k < p->num_pieces; k++) {
@@ -435,6 +431,11 @@ static void report_file(const Prepare* p, const char* path, const int64_t* of_fo
         char text[RECORD_FORM_CHARS], share[24] = "";
         if (of_form[f] < num_records) { snprintf(share, sizeof share, "%lld ", (long long)of_form[f]); }
         record_form_text((RecordForm)f, &p->options->fields, text, sizeof text);
+        if (f == RECORD_TEXT && p->form.custom != NULL) {
+            const char* targets = p->options->fields.targets;
+            snprintf(text, sizeof text, "%.60s (learnt; what --template has before it is read)",
+                     targets != NULL ? targets : "text");
+        }
         printf(", %s%s", share, PRINTABLE(text));
     }
     if (num_bad > 0) { printf(", %lld bad", (long long)num_bad); }
@@ -479,7 +480,19 @@ static void print_summary(Prepare* p) {
     FILE* out = options->quiet ? stderr : stdout;
     int64_t num_skipped = 0;
     if (!options->quiet) { report_tasks(p); }
-    for (int32_t i = 0; i < p->num_tasks; i++) { num_skipped += p->tasks[i].num_skipped; }
+    for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
+        num_skipped += task->num_skipped;
+        if (task->num_empty > 0) {
+            fprintf(out, "%s: %lld of %lld samples have empty targets: only the end is learnt\n",
+                    PRINTABLE(task->name), (long long)task->num_empty, (long long)task->num_samples);
+        }
+        if (task->num_samples == 0 && task->num_skipped > 0) {
+            fprintf(out,
+                    "%s: no sample is left, all %lld are too long ---> raise --max-tokens, or let "
+                    "--long-samples cut inputs\n",
+                    PRINTABLE(task->name), (long long)task->num_skipped);
+        }
+    }
     if (num_skipped > 0) {
         fprintf(out, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
                 options->max_tokens);
@@ -488,7 +501,7 @@ static void print_summary(Prepare* p) {
         fprintf(out, "%d folders in the given one are not read ---> name them as well to have their files\n",
                 p->files.num_folders);
     }
-    const char* foreign = tokenizer_foreign_file(p->tokenizer, options->out);
+    const char* foreign = tokenizer_files_foreign(options->tokenizer, options->out);
     if (foreign != NULL) {
         fprintf(out,
                 "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
@@ -558,12 +571,8 @@ static Status read_files(Prepare* p, const char* what, bool writes) {
 
 static Status open_tokenizer(Prepare* p) {
     const PrepareOptions* options = p->options;
-    TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
-                               .extra_ids = options->extra_ids,
-                               .paths = {options->vocab, options->merges}};
-    if (options->model != NULL) { source.paths[0] = options->model; }
-    if (options->file != NULL) { source.paths[0] = options->file; }
-    TRY(tokenizer_open(&p->tokenizer, &source));
+    TRY(tokenizer_folder_open(&p->source, options->tokenizer, options->extra_ids));
+    p->tokenizer = p->source.tokenizer;
     p->vocab = *tokenizer_vocab(p->tokenizer);
     bool pairs = p->vocab.input_end == INPUT_END_EOT, is_plain = p->form.form.name == NULL;
     if (options->input_end != 0) { p->vocab.input_end = (SampleInputEnd)options->input_end; }
@@ -623,6 +632,7 @@ static Status prepare_data(Prepare* p, char** paths, int num_paths) {
     TRY(split_finish(p, &p->splits[0]));
     TRY(split_finish(p, &p->splits[1]));
     TRY(tokenizer_save(p->tokenizer, options->out));
+    TRY(tokenizer_files_copy(options->tokenizer, options->out));
     TRY(write_data_json(p));
     if (p->writes_lengths) {
         p->writes_lengths = false;
@@ -652,31 +662,6 @@ static void print_help(void) {
     options_print(specs, NUM_SPECS, stdout);
 }
 
-// Each tokenizer has its own files only.
-static Status check_files(const PrepareOptions* options) {
-    const struct {
-        TokenizerChoice choice;
-        const char *tokenizer, *name, *path, *needs;
-    } files[] = {
-        {CHOICE_GPT2, "gpt2", "--vocab", options->vocab, "--vocab vocab.json --merges merges.txt"},
-        {CHOICE_GPT2, "gpt2", "--merges", options->merges, "--vocab vocab.json --merges merges.txt"},
-        {CHOICE_SENTENCEPIECE, "sentencepiece", "--model", options->model, "--model spiece.model"},
-        {CHOICE_HF, "hf", "--file", options->file, "--file tokenizer.json"},
-    };
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        bool chosen = options->tokenizer == (int32_t)files[i].choice;
-        if (!chosen && files[i].path != NULL) {
-            return FAIL(STATUS_BAD_OPTION, "%s: only for --tokenizer %s ---> leave it out, or choose %s",
-                        files[i].name, files[i].tokenizer, files[i].tokenizer);
-        }
-        if (chosen && files[i].path == NULL) {
-            return FAIL(STATUS_BAD_OPTION, "%s: missing ---> --tokenizer %s needs %s", files[i].name,
-                        files[i].tokenizer, files[i].needs);
-        }
-    }
-    return STATUS_OK;
-}
-
 static Status parse(PrepareOptions* options, int* argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
     TRY(options_take(specs, NUM_SPECS, options, argc, argv, NULL));
@@ -704,7 +689,7 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
                     "trainer, which has this option too",
                     options->max_target_tokens > 0 ? "--max-target-tokens" : "--long-samples");
     }
-    return check_files(options);
+    return STATUS_OK;
 }
 
 int main(int argc, char** argv) {
@@ -737,7 +722,7 @@ int main(int argc, char** argv) {
     json_decref(p.task_numbers);
     bpe_tokens_free(&p.tokens);
     arena_free(&p.arena);
-    tokenizer_close(p.tokenizer);
+    tokenizer_folder_close(&p.source);
     record_template_close(&p.form);
     record_files_close(&p.files);
     return standard_output_close(status == STATUS_OK ? 0 : p.is_misused ? 2 : 1, 1);

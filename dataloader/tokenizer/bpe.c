@@ -190,7 +190,7 @@ static Status make_merges(Bpe* bpe, size_t num_merges, const char* path) {
     return STATUS_OK;
 }
 
-static Status load_merges(Bpe* bpe, const json_t* root, const BpeTable* table) {
+static Status load_merges(Bpe* bpe, const json_t* root, const VocabFile* table) {
     size_t num_lines = 1;
     for (size_t i = 0; i < table->num_bytes; i++) { num_lines += table->text[i] == '\n'; }
     TRY(make_merges(bpe, num_lines, table->name));
@@ -212,8 +212,8 @@ static Status load_merges(Bpe* bpe, const json_t* root, const BpeTable* table) {
 // --- tokenizer.json --------------------------------------------------------------------------------------
 
 #define AS_GPT2                                                                                          \
-    "---> of tokenizer.json, only GPT-2's byte-level BPE works; else give vocab.json and merges.txt to " \
-    "--tokenizer gpt2, or spiece.model to --tokenizer sentencepiece"
+    "---> of tokenizer.json, only GPT-2's byte-level BPE works; else put vocab.json and merges.txt, or " \
+    "spiece.model, into the folder of --tokenizer"
 
 // What else the file must say: a part, its field (NULL: the part itself), and the values allowed as JSON, "|"
 // between them. A missing value is null.
@@ -304,7 +304,7 @@ static Status compile_split(Bpe* bpe) {
     return FAIL(STATUS_NO_MEMORY, "no memory for the tokenizer's cache");
 }
 
-Status bpe_open(Bpe** out, const BpeTable* vocab, const BpeTable* merges) {
+Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges) {
     json_error_t error;
     json_t* root = json_loadb(vocab->text, vocab->num_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {

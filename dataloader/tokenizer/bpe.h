@@ -18,6 +18,7 @@ per Bpe; everything else is read-only.
 
 #include <stddef.h>
 #include <stdint.h>
+#include "../data_json.h"
 #include "../../util/status.h"
 
 #define BPE_EOT_TEXT "<|endoftext|>"
@@ -30,16 +31,10 @@ typedef struct {
     int64_t num_tokens, capacity;
 } BpeTokens;
 
-// One of the two tables as text; `name` is used in messages.
-typedef struct {
-    const char *name, *text;
-    size_t num_bytes;
-} BpeTable;
-
 // vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2, which has both. Other
 // features (Unigram, other splits, normalizers ...) are refused by field; what does not affect encoding is
 // ignored. Messages name file, and token or line.
-Status bpe_open(Bpe** out, const BpeTable* vocab, const BpeTable* merges);
+Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges);
 void bpe_close(Bpe* bpe);  // NULL is allowed
 
 int32_t bpe_num_tokens(const Bpe* bpe);  // the vocabulary

@@ -27,6 +27,7 @@ static const char* const file_names[NUM_CHOICES][2] = {[CHOICE_GPT2] = {"vocab.j
 struct Tokenizer {
     TokenizerOptions options;
     SampleVocab vocab;
+    uint64_t hash;                 // of what maps text to ids; 0: without files
     Bpe* bpe;                      // gpt2, hf as BPE; otherwise NULL
     const SpieceLibrary* library;  // of `pieces`
     SpieceModel* pieces;           // sentencepiece, hf as Unigram; otherwise NULL
@@ -143,7 +144,8 @@ static Status open_byt5(Tokenizer* t) {
 
 static Status take_pieces(Tokenizer* t, const char* name) {
     int32_t extra_ids = t->options.extra_ids;
-    bool has_own = t->library->find(t->pieces, "<extra_id_0>") >= 0;
+    bool has_own = t->library->find(t->pieces, "<extra_id_0>") >= 0 ||
+                   t->library->find(t->pieces, "\xe2\x96\x81<extra_id_0>") >= 0;  // mT5
     if (extra_ids < 0) { extra_ids = t->options.extra_ids = has_own ? 0 : T5_SENTINELS; }
     t->vocab.tokenizer = TOKENIZER_SENTENCEPIECE;
     t->vocab.eot_token = t->library->eos_token(t->pieces);
@@ -170,11 +172,14 @@ static Status open_sentencepiece(Tokenizer* t) {
     t->library = spiece_library();
     if (t->library == NULL) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--tokenizer sentencepiece: this program was built without SentencePiece ---> install "
-                    "libsentencepiece-dev and g++, then make prepare_data again");
+                    "%s: this program was built without SentencePiece ---> install "
+                    "libsentencepiece-dev and g++, then make prepare_data again",
+                    path);
     }
     TRY(file_read_text(&model, &num_bytes, path));
     Status status = t->library->open(&t->pieces, model, num_bytes, path);
+    const VocabFile file = {path, model, num_bytes};
+    if (status == STATUS_OK) { status = vocab_hash_pieces(&t->hash, &file); }
     free(model);
     TRY(status);
     return take_pieces(t, path);
@@ -182,7 +187,7 @@ static Status open_sentencepiece(Tokenizer* t) {
 
 // vocab.json and merges.txt, or tokenizer.json alone.
 static Status open_gpt2(Tokenizer* t) {
-    BpeTable tables[2] = {{.name = t->options.paths[0]}, {.name = t->options.paths[1]}};
+    VocabFile tables[2] = {{.name = t->options.paths[0]}, {.name = t->options.paths[1]}};
     char* texts[2] = {NULL, NULL};
     Status status = STATUS_OK;
     int num_files = t->options.choice == CHOICE_HF ? 1 : 2;
@@ -190,7 +195,10 @@ static Status open_gpt2(Tokenizer* t) {
         status = file_read_text(&texts[i], &tables[i].num_bytes, tables[i].name);
         tables[i].text = texts[i];
     }
-    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], num_files == 2 ? &tables[1] : NULL); }
+    const VocabFile* merges = num_files == 2 ? &tables[1] : NULL;
+    SampleTokenizer kind;
+    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], merges); }
+    if (status == STATUS_OK) { status = vocab_hash_json(&t->hash, &kind, &tables[0], merges); }
     free(texts[0]);
     free(texts[1]);
     return status == STATUS_OK ? take_bpe(t) : status;
@@ -207,7 +215,7 @@ Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
         tokenizer_close(t);
         return status;
     }
-    t->vocab.hash = hash_texts(t);
+    t->vocab.hash = t->hash != 0 ? t->hash : hash_texts(t);
     *out = t;
     return STATUS_OK;
 }
@@ -275,22 +283,7 @@ static Status save_texts(const Tokenizer* t, const char* path) {
 Status tokenizer_save(const Tokenizer* t, const char* folder) {
     char path[PATH_CHARS];
     snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
-    TRY(save_texts(t, path));
-    for (int i = 0; i < 2 && file_names[t->options.choice][i] != NULL; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, file_names[t->options.choice][i]);
-        TRY(file_copy(t->options.paths[i], path));
-    }
-    return STATUS_OK;
-}
-
-const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
-    for (int i = 0; i < 2 * NUM_CHOICES; i++) {
-        const char* name = file_names[i / 2][i % 2];
-        char path[PATH_CHARS];
-        snprintf(path, sizeof path, "%s/%s", folder, name != NULL ? name : "");
-        if (name != NULL && i / 2 != (int)t->options.choice && access(path, F_OK) == 0) { return name; }
-    }
-    return NULL;
+    return save_texts(t, path);
 }
 
 // --- tokenizer folder -------------------------------------------------------------------------------------
@@ -304,25 +297,15 @@ static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, 
     return true;
 }
 
-// Hugging Face's files of ByT5 have no vocabulary, only its class name.
-static bool names_byt5(const char* folder) {
-    char path[PATH_CHARS], *text;
-    size_t num_bytes;
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    if (file_read_text(&text, &num_bytes, path) != STATUS_OK) { return false; }
-    bool is_byt5 = strstr(text, "\"ByT5Tokenizer\"") != NULL;
-    free(text);
-    return is_byt5;
-}
-
-// If a folder has files of several tokenizers, data.json selects.
-static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder) {
+// Hugging Face's files of ByT5 have no vocabulary, only its class name. If a folder has files of several
+// tokenizers, data.json selects.
+static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, bool is_byt5) {
     SampleTokenizer kind = f->data.vocab.tokenizer;
     if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
     if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
     if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
     if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
-    if (kind == TOKENIZER_UNKNOWN && names_byt5(folder)) { return find(f, out, folder, CHOICE_BYT5); }
+    if (kind == TOKENIZER_UNKNOWN && is_byt5) { return find(f, out, folder, CHOICE_BYT5); }
     return find(f, out, folder, CHOICE_HF);
 }
 
@@ -348,16 +331,24 @@ static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const ch
     return STATUS_OK;
 }
 
-static Status open_folder(TokenizerFolder* f, const char* folder) {
+static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_ids) {
     bool has_data;
-    TokenizerOptions options;
+    TokenizerOptions options = {.extra_ids = -1};
+    int32_t of_config;
+    if (strcmp(folder, "bytes") == 0 || strcmp(folder, "byt5") == 0) {
+        options.choice = folder[3] == '5' ? CHOICE_BYT5 : CHOICE_BYTES;
+        return tokenizer_open(&f->tokenizer, &options);
+    }
+    bool is_byt5 = tokenizer_config_read(folder, &of_config);
     TRY(data_json_read(&f->data, folder, &has_data));
-    if (!choose(f, &options, folder)) {
+    if (!choose(f, &options, folder, is_byt5)) {
         return FAIL(
             STATUS_IO,
-            "%s: no tokenizer there ---> --tokenizer DIR, the folder of the data that it was trained on",
+            "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model; vocab.json "
+            "and merges.txt; tokenizer.json), or the folder of the data; or bytes, or byt5",
             folder);
     }
+    options.extra_ids = extra_ids >= 0 ? extra_ids : of_config;
     TRY(open_files(f, &options, folder));
     SampleInputEnd input_end = f->data.vocab.input_end;
     f->data.vocab = *tokenizer_vocab(f->tokenizer);
@@ -369,9 +360,9 @@ static Status open_folder(TokenizerFolder* f, const char* folder) {
     return STATUS_OK;
 }
 
-Status tokenizer_folder_open(TokenizerFolder* out, const char* folder) {
+Status tokenizer_folder_open(TokenizerFolder* out, const char* folder, int32_t extra_ids) {
     *out = (TokenizerFolder){0};
-    Status status = open_folder(out, folder);
+    Status status = open_folder(out, folder, extra_ids);
     if (status != STATUS_OK) { tokenizer_folder_close(out); }
     return status;
 }

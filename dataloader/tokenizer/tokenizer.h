@@ -25,7 +25,6 @@ Encoding writes caches, so one thread per Tokenizer; everything else is read-onl
 #include "bpe.h"
 #include "../../util/status.h"
 
-#define TOKENIZER_CHOICES "bytes|gpt2|byt5|sentencepiece|hf"
 typedef enum { CHOICE_BYTES, CHOICE_GPT2, CHOICE_BYT5, CHOICE_SENTENCEPIECE, CHOICE_HF } TokenizerChoice;
 
 typedef struct {
@@ -55,14 +54,11 @@ const unsigned char* tokenizer_token_text(const Tokenizer* tokenizer, int32_t to
 
 // Writes FOLDER/tokenizer.bin in llm.c's format, version 2, little-endian: 256 int32 (0 magic 20240328, 1
 // version 2, 2 number of tokens, 3 end-of-text token, then zeros), then one length byte and the bytes of
-// every token. Copies the input files beside it, as vocab.json, merges.txt, spiece.model, tokenizer.json.
+// every token.
 Status tokenizer_save(const Tokenizer* tokenizer, const char* folder);
 
-// The name of a file in the folder that belongs to another tokenizer (left by an earlier run); NULL: none.
-const char* tokenizer_foreign_file(const Tokenizer* tokenizer, const char* folder);
-
 /*
-The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files.
+The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files; or "bytes", "byt5".
 
 data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model, vocab.json and
 merges.txt, a tokenizer_config.json that names ByT5's, or tokenizer.json. input_end is then end-of-text for
@@ -76,5 +72,6 @@ typedef struct {
 } TokenizerFolder;
 
 // STATUS_BAD_FORMAT if the files differ from those recorded in data.json, STATUS_IO if there are none.
-Status tokenizer_folder_open(TokenizerFolder* out, const char* folder);
+// extra_ids: as in TokenizerOptions.
+Status tokenizer_folder_open(TokenizerFolder* out, const char* folder, int32_t extra_ids);
 void tokenizer_folder_close(TokenizerFolder* folder);  // an all-zero one is allowed

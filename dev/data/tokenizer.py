@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches a tokenizer's files as prepare_data takes them, and says the options that do.
+"""Fetches a tokenizer's files, of which prepare_data --tokenizer takes the folder.
 
     dev/data/tokenizer.py gpt2 --out data/gpt2            vocab.json, merges.txt
     dev/data/tokenizer.py flan-t5 --out data/flan-t5      spiece.model
@@ -15,12 +15,12 @@ import sys
 
 import fetch
 
-# model: the repository at Hugging Face, {option of prepare_data: file}, further options
+# model: the repository at Hugging Face, files
 MODELS = {
-    "gpt2": ("openai-community/gpt2", {"--vocab": "vocab.json", "--merges": "merges.txt"}, "--tokenizer gpt2"),
-    "t5": ("google-t5/t5-small", {"--model": "spiece.model"}, "--tokenizer sentencepiece"),
-    "flan-t5": ("google/flan-t5-small", {"--model": "spiece.model"}, "--tokenizer sentencepiece"),
-    "mt5": ("google/mt5-small", {"--model": "spiece.model"}, "--tokenizer sentencepiece --extra-ids 0"),
+    "gpt2": ("openai-community/gpt2", ["vocab.json", "merges.txt"]),
+    "t5": ("google-t5/t5-small", ["spiece.model"]),
+    "flan-t5": ("google/flan-t5-small", ["spiece.model"]),
+    "mt5": ("google/mt5-small", ["spiece.model", "tokenizer_config.json"]),
 }
 
 
@@ -46,8 +46,8 @@ def main():
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the files")
     parser.add_argument("--urls", action="store_true", help="print where the files are, fetch nothing")
     options = parser.parse_args()
-    repository, files, tokenizer = MODELS[options.model]
-    urls = {name: f"{fetch.HUGGINGFACE}/{repository}/resolve/main/{name}" for name in files.values()}
+    repository, files = MODELS[options.model]
+    urls = {name: f"{fetch.HUGGINGFACE}/{repository}/resolve/main/{name}" for name in files}
     if options.urls:
         print("\n".join(urls.values()))
         return
@@ -61,8 +61,7 @@ def main():
         if not whole:
             raise fetch.Failure(f"{path}: not what {url} is to be", "delete it and start again")
         print(f"{path}: {os.path.getsize(path):,} bytes", file=sys.stderr)
-    named = " ".join(f"{option} {shlex.quote(os.path.join(options.out, name))}" for option, name in files.items())
-    print(f"./prepare_data {tokenizer} {named}")
+    print(f"./prepare_data --tokenizer {shlex.quote(options.out)}")
 
 
 fetch.run(main)

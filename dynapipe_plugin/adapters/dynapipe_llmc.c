@@ -243,7 +243,7 @@ static const OptionSpec specs[] = {
     {"--batch-tokens",     OPTION_INT64,  FIELD(batch_tokens),     "0",  0, 1e18, NULL, "N", "tokens of a step over all ranks; 0: the program's batch for each rank"},
     {"--max-tokens",       OPTION_INT,    FIELD(max_tokens),       "0",  0, 1e9, NULL, "N", "longest sample; 0: the program's sequence length"},
     {"--steps",            OPTION_INT,    FIELD(steps),            "0",  0, 2e9, NULL, "N", "steps; 0: one pass over the data, with --fixed-length the program's own number"},
-    {"--val-batches",      OPTION_INT,    FIELD(val_batches),     "-1", -1, 2e9, NULL, "N", "batches of --batch-tokens of a validation; -1: all of the data"},
+    {"--val-samples",      OPTION_INT,    FIELD(val_samples),     "-1", -1, 2e9, NULL, "N", "samples of a validation, of all tasks; -1: all of the data"},
     {"--lr",               OPTION_DOUBLE, FIELD(lr),               "0",  0, 1e3, NULL, "X", "learning rate; 0: the program's"},
     {"--output-dir",       OPTION_STRING, FIELD(output_dir),       NULL, 0, 0, NULL, "DIR", "checkpoints and metrics.jsonl"},
     {"--resume",           OPTION_INT,    FIELD(resume),           "0",  0, 2e9, NULL, "N", "1: go on from the newest checkpoint in --output-dir; N > 1: from that of step N"},
@@ -653,7 +653,7 @@ int32_t dynapipe_llmc_num_done(const DynapipeLlmc* run) {
     return run->step;
 }
 
-float dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches) {
+float dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_samples) {
     begin_run(run);
     if (run->about.val_pattern == NULL) {
         dynapipe_llmc_say_once(run, "no validation data: its loss is nan ---> name some (--val-data, -j)");
@@ -661,7 +661,7 @@ float dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches) {
     }
     if (run->validated_step == run->step) { return run->val_loss; }
     double loss;
-    dynapipe_llmc_check(run, dynapipe_validate(run->dp, max_batches, &loss, run->task_loss));
+    dynapipe_llmc_check(run, dynapipe_validate(run->dp, max_samples, &loss, run->task_loss));
     dynapipe_llmc_end_if_told(run);
     DynapipeValidation_v1 validation = {
         .step = run->step, .loss = loss, .task_loss = run->task_loss, .log_dir = run->log_dir};

@@ -1286,7 +1286,11 @@ static int dynapipe_cuda_rank_tokens(int num_tokens) {
 
 static float dynapipe_cuda_validate(void) {
     dynapipe_llmc_end_step(dynapipe_cuda_run);
-    return dynapipe_llmc_validate(dynapipe_cuda_run, dynapipe_cuda.val_max_batches);
+    DynapipeDataInfo_v1 info;  // -m batches as they are in training
+    dynapipe_data_info(dynapipe_cuda_session(), &info);
+    double num_samples = (double)dynapipe_cuda.val_max_batches * (double)dynapipe_cuda.batch_tokens *
+                         (double)info.num_samples / (double)info.num_tokens;
+    return dynapipe_llmc_validate(dynapipe_cuda_run, num_samples < 2e9 ? (int32_t)num_samples : -1);
 }
 
 // While the stream still lives.

@@ -107,7 +107,7 @@ typedef struct {
     int64_t batch_tokens;               // of a step over all ranks
     int32_t max_tokens;                 // of a sample
     int32_t steps;                      // 0: one pass over the data (--fixed-length: the program's)
-    int32_t val_batches;                // of a validation; -1: all
+    int32_t val_samples;                // of a validation; -1: all
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl
     const char* checkpoint_every;       // steps, or a time (util/program.h); NULL: not given
@@ -214,8 +214,8 @@ float dynapipe_llmc_norm(DynapipeLlmc* run);
 // made.
 void dynapipe_llmc_end_step(DynapipeLlmc* run);
 int32_t dynapipe_llmc_num_done(const DynapipeLlmc* run);  // updates so far, those before this run included
-// Mean loss over the validation data, once for each step; NaN where there is none.
-float dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches);
+// dynapipe_validate(), once for each step; NaN where there is no validation data.
+float dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_samples);
 
 // --- checkpoints -----------------------------------------------------------------------------------------
 
@@ -1229,7 +1229,7 @@ static inline int dynapipe_cpu_run_forward(GPT2* model, const int* inputs, const
     int is_validation = dynapipe_cpu_is_loaders(targets) ? targets == dynapipe_cpu.no_tokens[1]
                                                          : dynapipe_cpu.loader == dynapipe_cpu.val_loader;
     model->mean_loss = is_validation
-                           ? dynapipe_llmc_validate(dynapipe_cpu.run, dynapipe_cpu_options()->val_batches)
+                           ? dynapipe_llmc_validate(dynapipe_cpu.run, dynapipe_cpu_options()->val_samples)
                            : dynapipe_cpu_train();
     return 1;
 }

@@ -389,6 +389,7 @@ struct Dynapipe {
     int32_t num_tasks;        // of the training data, then those that only the validation data has
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
+    int64_t num_validated;    // samples of the last validation
 
     // model and plans
     char model_name[192];  // as measured (DynapipeBlocks_v1.signature)

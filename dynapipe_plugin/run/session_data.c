@@ -236,6 +236,23 @@ static void print_losses(const Dynapipe* dp) {
     if (num_tasks > 0) { fprintf(stderr, " (--long-samples %s)\n", ways[dp->options.long_samples]); }
 }
 
+// Tasks that -t has left without a sample, the first ones by name.
+static void warn_of_empty_tasks(const Dynapipe* dp, const Loader* loader, const char* flag) {
+    enum { TASKS_SHOWN = 8 };
+    const LoaderInfo* info = loader_info(loader);
+    int32_t num_empty = 0;
+    for (int32_t k = 0; k < info->num_tasks && dp->transport.rank == 0; k++) {
+        if (info->task_samples[k] > 0 || num_empty++ >= TASKS_SHOWN) { continue; }
+        fprintf(stderr, "%s'%s' (%lld)", num_empty == 1 ? "warning: tasks without a sample: " : ", ",
+                PRINTABLE(loader_task_name(loader, k)), (long long)info->task_skipped[k]);
+    }
+    if (num_empty > TASKS_SHOWN) { fprintf(stderr, " and %d more", num_empty - TASKS_SHOWN); }
+    if (num_empty > 0) {
+        fprintf(stderr, ": all are too long in %s\n  ---> a larger -t%s\n", flag,
+                dp->options.long_samples == LONG_SKIP ? ", or let --long-samples cut inputs" : "");
+    }
+}
+
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(CHECK_RESERVED(DynapipeRun_v1, reserved, run));
     dp->run = *run;
@@ -250,6 +267,8 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
     print_losses(dp);
+    warn_of_empty_tasks(dp, dp->train, "-i");
+    if (dp->val != NULL) { warn_of_empty_tasks(dp, dp->val, "-j"); }
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
@@ -278,6 +297,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .num_skipped = info->num_skipped,
         .num_val_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0,
         .num_steps = dp->num_steps,
+        .num_validated = dp->num_validated,
         .vocab_hash = info->vocab_hash,
     };
     return 0;

@@ -324,6 +324,14 @@ int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
     // (a resumed run repeats its last validation: that replaces the last record)
     if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp); }
     json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
+    if (dp->num_validated > 0) {  // which samples: losses of other ones are not comparable
+        char hash[24];
+        const LoaderInfo* info = loader_info(dp->val);
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)info->pick_hash);
+        json_object_set_new(record, "samples", json_integer(dp->num_validated));
+        json_object_set_new(record, "of", json_integer(info->num_samples));
+        json_object_set_new(record, "sample_hash", json_string(hash));
+    }
     const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
     const double* const lists[3] = {v->task_loss, v->exact_match, v->rouge_l};
     for (int i = 0; i < 3; i++) {

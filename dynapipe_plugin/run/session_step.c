@@ -87,14 +87,16 @@ static void add_losses(const Dynapipe* dp, double* sums, const DynapipeBatch* ba
     }
 }
 
-// Of all ranks: means of each task (NaN: no row; NULL: not wanted) and of all rows.
-static Status mean_losses(Dynapipe* dp, double* sums, double* loss, double* task_loss) {
+// Of all ranks: means of each task (NaN: no row; NULL: not wanted) and of all rows. weights: of a row of each
+// task; NULL: 1.
+static Status mean_losses(Dynapipe* dp, double* sums, const double* weights, double* loss,
+                          double* task_loss) {
     const double* rows = sums + dp->num_tasks;
     double sum = 0, num_rows = 0;
     TRY(collective_all_reduce_sum(&dp->world, sums, 2 * dp->num_tasks));
     for (int32_t t = 0; t < dp->num_tasks; t++) {
-        sum += sums[t];
-        num_rows += rows[t];
+        sum += sums[t] * (weights != NULL ? weights[t] : 1);
+        num_rows += rows[t] * (weights != NULL ? weights[t] : 1);
         if (task_loss != NULL) { task_loss[t] = rows[t] > 0 ? sums[t] / rows[t] : NAN; }
     }
     *loss = num_rows > 0 ? sum / num_rows : NAN;
@@ -113,7 +115,7 @@ static Status take_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1
         .computed_tokens = step->computed_tokens,
         .task_loss = dp->task_loss,
     };
-    TRY(mean_losses(dp, dp->task_sum, &out->loss, dp->task_loss));
+    TRY(mean_losses(dp, dp->task_sum, NULL, &out->loss, dp->task_loss));
     if (isnan(out->loss) && out->supervised_tokens == 0) { out->loss = 0; }
     for (int32_t i = 0; i < step->batch.num_samples; i++) {
         const int64_t enc = step->batch.lengths[i].enc_tokens, dec = step->batch.lengths[i].dec_tokens;
@@ -379,9 +381,8 @@ static Status run_forward(Dynapipe* dp, const EvalWork* work, double* sums) {
 // within the time of a step. Ranks wait for each other at a check, so not at every batch.
 enum { BATCHES_BETWEEN_CHECKS = 2 };
 
-static Status run_batches(Dynapipe* dp, int32_t max_batches, double* sums) {
-    loader_rewind(dp->val);
-    for (int32_t b = 0; max_batches < 0 || b < max_batches; b++) {
+static Status run_batches(Dynapipe* dp, double* sums) {
+    for (int32_t b = 0;; b++) {
         LoaderBatch batch;
         EvalWork work = {0};
         if (b % BATCHES_BETWEEN_CHECKS == 0) { TRY(session_stop_agree(dp)); }
@@ -396,14 +397,27 @@ static Status run_batches(Dynapipe* dp, int32_t max_batches, double* sums) {
     return STATUS_OK;
 }
 
-int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
+// A task counts as in all of the validation data, however few of its samples are picked.
+static void weigh_tasks(const Dynapipe* dp, double* weights) {
+    const LoaderInfo* info = loader_info(dp->val);
+    for (int32_t v = 0; v < info->num_tasks; v++) {
+        bool any = info->task_picked[v] > 0;
+        weights[dp->val_task[v]] = any ? (double)info->task_samples[v] / (double)info->task_picked[v] : 0;
+    }
+}
+
+int dynapipe_validate(Dynapipe* dp, int32_t max_samples, double* loss, double* task_loss) {
     if (dp->val == NULL) { return (int)FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
-    double* sums = (double*)calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
+    double* sums = (double*)calloc(3 * (size_t)dp->num_tasks + 1, sizeof(double));
     Status status = sums != NULL ? session_need_model(dp)
                                  : FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks);
     if (status == STATUS_OK) { status = agree_on_tokens(dp); }
-    if (status == STATUS_OK) { status = run_batches(dp, max_batches, sums); }
-    if (status == STATUS_OK) { status = mean_losses(dp, sums, loss, task_loss); }
+    if (status == STATUS_OK) {
+        dp->num_validated = loader_pick(dp->val, max_samples);
+        weigh_tasks(dp, sums + 2 * dp->num_tasks);
+        status = run_batches(dp, sums);
+    }
+    if (status == STATUS_OK) { status = mean_losses(dp, sums, sums + 2 * dp->num_tasks, loss, task_loss); }
     if (dp->stop_signal != 0) { *loss = NAN; }
     free(sums);
     return (int)status;

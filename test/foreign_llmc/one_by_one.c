@@ -6,7 +6,7 @@
 //   one_by_one DATA MODEL MAX_TOKENS BATCH_TOKENS STEPS LR GRADIENTS.bin..
 //       losses and norms of the steps; the first step's gradients against these files: largest difference of
 //       each tensor by its largest value, exit 1 beyond 1e-5
-//   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
+//   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS           mean loss of all samples
 #include "../../dataloader/loader.h"
 #include "../../dataloader/sample_file.h"
 #include "../../util/numbers.h"
@@ -103,7 +103,7 @@ static double gradient_norm(const GPT2* model) {
     return sqrt(squares);
 }
 
-// Mean loss over the supervised tokens of the first batches, in the data's order.
+// Mean loss over the supervised tokens of all samples.
 static int print_loss(char** argv) {
     LoaderOptions options = {.batch_tokens = atoll(argv[3]), .max_seq_tokens = atoi(argv[2])};
     Loader* loader;
@@ -114,14 +114,14 @@ static int print_loss(char** argv) {
     int64_t num_rows = 0;
     if (loader_open(&loader, argv[0], &options) != STATUS_OK) { return 2; }
     gpt2_build_from_checkpoint(&model, argv[1]);
-    for (int i = 0; i < atoi(argv[4]); i++) {
+    do {
         arena_reset(&arena);
         if (loader_next(loader, &batch, &arena) != STATUS_OK) { return 2; }
         for (int k = 0; k < batch.num_samples; k++) {
             loss += add_sample(&model, loader, &batch.samples[k], 1);
         }
         num_rows += batch.supervised_tokens;
-    }
+    } while (!batch.end);
     printf("mean loss %.9g\n", loss / (double)num_rows);
     arena_free(&arena);
     loader_close(loader);
@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
     if (argc == 4 && strcmp(argv[1], "vocabulary") == 0) { return write_vocabulary(argv[2], argv[3]); }
     if (argc == 3 && strcmp(argv[1], "new") == 0) { return write_new(argv[2]), 0; }
     if (argc == 4 && strcmp(argv[1], "tokens") == 0) { return write_tokens(argv[2], atoi(argv[3])), 0; }
-    if (argc == 7 && strcmp(argv[1], "loss") == 0) { return print_loss(argv + 2); }
+    if (argc == 6 && strcmp(argv[1], "loss") == 0) { return print_loss(argv + 2); }
     if (argc < 7) { return 2; }
     LoaderOptions options = {
         .batch_tokens = atoll(argv[4]), .max_seq_tokens = atoi(argv[3]), .seed = 42, .shuffle = true};

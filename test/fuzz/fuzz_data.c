@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     size_t merges_at, vocab_bytes = fuzz_first_bytes(data, num_bytes, &merges_at);
     // texts end with a NUL, as files that were read do
     char *first = fuzz_text(data, vocab_bytes), *second = fuzz_text(data + merges_at, num_bytes - merges_at);
-    BpeTable vocab = {"v.json", first, vocab_bytes}, merges = {"m.txt", second, num_bytes - merges_at};
+    VocabFile vocab = {"v.json", first, vocab_bytes}, merges = {"m.txt", second, num_bytes - merges_at};
     Bpe* bpe;
     Status status = bpe_open(&bpe, &vocab, merges_at < num_bytes ? &merges : NULL);
     if (status == STATUS_OK) {
@@ -43,6 +43,26 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     }
     free(first);
     free(second);
+    return 0;
+}
+#endif
+
+#ifdef FUZZ_vocab_hash
+// vocab_hash: any bytes as spiece.model, as tokenizer.json, and as vocab.json with merges.txt after the first
+// empty line: a hash, or refused with a remedy.
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+    size_t merges_at, vocab_bytes = fuzz_first_bytes(data, num_bytes, &merges_at);
+    char* text = fuzz_text(data, num_bytes);
+    const VocabFile whole = {"f", text, num_bytes}, vocab = {"f", text, vocab_bytes},
+                    merges = {"m", text + merges_at, num_bytes - merges_at};
+    uint64_t hash;
+    SampleTokenizer kind;
+    Status got[] = {vocab_hash_pieces(&hash, &whole), vocab_hash_json(&hash, &kind, &whole, NULL),
+                    vocab_hash_json(&hash, &kind, &vocab, &merges)};
+    for (int i = 0; i < 3; i++) { REQUIRE(got[i] == STATUS_OK || got[i] == STATUS_BAD_FORMAT); }
+    REQUIRE(hash != 0 && (got[2] == STATUS_OK || fuzz_has_remedy(status_message())));
+    free(text);
     return 0;
 }
 #endif

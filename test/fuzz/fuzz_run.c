@@ -282,7 +282,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     (void)train_flags_want_help(words.argc, words.argv);
     if (train_flags_parse(&f, words.argc, words.argv, NULL) == STATUS_OK) {
         REQUIRE(f.rows >= 1 && f.seq_tokens >= 1 && f.batch_tokens >= 0 && f.steps >= -1);
-        REQUIRE(f.warmup_steps >= 0 && f.resume >= 0 && f.val_batches >= -1 && f.sample_tokens >= 1);
+        REQUIRE(f.warmup_steps >= 0 && f.resume >= 0 && f.val_samples >= -1 && f.sample_tokens >= 1);
         REQUIRE(isfinite(f.lr) && f.lr >= 0 && isfinite(f.weight_decay) && f.dropout >= 0 && f.dropout < 1);
         REQUIRE(f.final_lr_fraction >= 0 && f.final_lr_fraction <= 1);
     } else {

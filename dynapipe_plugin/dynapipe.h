@@ -322,7 +322,7 @@ typedef struct {
     int32_t max_seq_tokens;     // longest sequence; of an encoder-decoder: longest input
     int32_t max_target_tokens;  // > 0: an encoder-decoder model, and its longest target
     int32_t rows;               // samples per microbatch of --batching padded
-    int32_t num_steps;          // planning stops there; < 0: one pass over the data
+    int32_t num_steps;          // planning stops there; -N: N passes over the data
     int32_t zero_stage;         // 1: optimizer state shared among replicas
     int32_t overfit;            // 1: every step trains on the first batch
     int64_t skip_verify;        // 1: sample files are not read through to find damage

@@ -136,7 +136,7 @@ double optimizer_sum_of_squares(const Optimizer* optimizer, const Model* model) 
 }
 
 float optimizer_clip_scale(double norm, float max_norm) {
-    return norm > (double)max_norm ? (float)((double)max_norm / norm) : 1.0f;
+    return max_norm > 0 && norm > (double)max_norm ? (float)((double)max_norm / norm) : 1.0f;
 }
 
 // Adjacent in the slice and in the file, with equal parameters: one call.

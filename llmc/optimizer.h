@@ -119,7 +119,7 @@ void optimizer_set_master(Optimizer* optimizer, const Model* model);
 // square of the whole model's norm, after the gradients of tied tensors have been summed.
 double optimizer_sum_of_squares(const Optimizer* optimizer, const Model* model);
 
-// min(1, max_norm / norm); llm.c clips at 1.
+// min(1, max_norm / norm), 1 with max_norm 0; llm.c clips at 1.
 float optimizer_clip_scale(double norm, float max_norm);
 
 // t: this update's number, from 1. Gradients are multiplied by grad_scale first.

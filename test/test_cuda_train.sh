@@ -107,10 +107,7 @@ EMU_SEED=8 EMU_NCCL_SERIAL=1 run auto 4 $base --memory-limit 5M
 as_on_the_cpu auto 1e-4 "$(grep -o '[24] stages x [12] replicas' "$work/auto.log"), chosen since a whole model does not fit"
 
 # --- samples in pieces: keys and values of earlier pieces on the card, their gradients in float32 ------------------------
-mv "$work/data" "$work/usual"
-make_data 40 400
-mv "$work/data" "$work/long"
-mv "$work/usual" "$work/data"
+make_long_data "$work/long"
 long="-i $work/long/train.bin -e l4c64h2 -t 400 -d 500 -x 1 -v 0 -s 0 --dropout 0.1 --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 trainer=$cpu run cpu-long 1 $long --debug dump-gradients="$work/cpu-long.bin"
 for transport in nccl mpi; do

@@ -57,10 +57,9 @@ for name in val-limited val-limited-2x2; do
 done
 
 # Long samples in pieces on 2 x 2 with a divided optimizer: a run in two ends with the bits of a run in one.
-mv "$work/data" "$work/usual"
-make_data 60 400
+make_long_data "$work/long"
 cut() {  # name, more options
-    train "$@" -e l4c64h2 -t 400 -d 1600 -v 0 --stages 2 -z 1 -x 4 -n 2 --refit off --debug dump-plan="$work/cut.plan" --show-step 3
+    train "$@" -i "$work/long/train.bin" -e l4c64h2 -t 400 -d 800 -v 0 --stages 2 -z 1 -x 4 -n 2 --refit off --debug dump-plan="$work/cut.plan" --show-step 3
 }
 cut cut 4
 cp -r "$work/cut" "$work/cut-resumed"
@@ -68,8 +67,6 @@ rm -f "$work/cut-resumed"/*_00000004*
 cut cut-resumed 4 -y 1
 grep -q ' continues ' "$work/cut.plan" && diff -x '*.jsonl' -x '*.log' -r "$work/cut" "$work/cut-resumed" >"$work/said" 2>&1
 ok $? "$(grep -c ' continues ' "$work/cut.plan") later pieces: resumed behind step 2, the same files behind step 4 $(head -1 "$work/said")"
-rm -rf "$work/data"
-mv "$work/usual" "$work/data"
 
 # What a resumed run does not use, it says.
 cp -r "$work/whole" "$work/other"
@@ -108,6 +105,13 @@ dropped() {  # name, options: the step lines' losses, one a line
 whole=$(dropped drop-0) some=$(dropped drop-1 --dropout 0.2) again=$(dropped drop-2 --dropout 0.2)
 [ "$(wc -l <<<"$some")" = 3 ] && [ "$some" = "$again" ] && [ "$(head -1 <<<"$some")" != "$(head -1 <<<"$whole")" ]
 ok $? "its --dropout drops, the same in two runs: $(head -1 <<<"$some"), without $(head -1 <<<"$whole")"
+[ "$(dropped adam-1 --lr 3e-4 --betas 0.9,0.95 --eps 1e-8 --grad-clip 1)" = "$whole" ]
+ok $? "llm.c's learning rate, betas, eps and clip are the defaults"
+for option in "--betas 0.5,0.95" "--betas 0.9,0.5" "--eps 1e-3" "--grad-clip 0.1"; do
+    changed=$(dropped adam-2 $option)
+    [ "$(wc -l <<<"$changed")" = 3 ] && [ "$(head -1 <<<"$changed")" = "$(head -1 <<<"$whole")" ] && [ "$changed" != "$whole" ]
+    ok $? "$option changes what is learned: $(tail -1 <<<"$changed"), without $(tail -1 <<<"$whole")"
+done
 ! ldd "$build/train_gpt2" | grep -q libmpi
 ok $? "the trainer without DYNAPIPE=1 needs no MPI"
 finish

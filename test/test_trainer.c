@@ -135,7 +135,7 @@ static void the_trainers_flags_are_kept(void) {
     static const char* const lines[] = {
         "p -i a -x 5",
         "p -i b -j c -e d24 -b 7 -t 9 -x 6 -k wsd -l 1 -u 1 -q 0.5 -c 1 -sl 1 -sg 1 -a 1 --target-tokens 3 "
-        "--dropout 0.1 --optimizer adamw-scaled -v 3 -y 1"};
+        "--dropout 0.1 --optimizer adamw-scaled --betas 0.5,0 --eps 1e-6 --grad-clip 2 -v 3 -y 1"};
     char* texts[2];
     for (int i = 0; i < 2; i++) {
         int argc = 0;
@@ -150,7 +150,7 @@ static void the_trainers_flags_are_kept(void) {
         train_flags_add_settings(&flags, memory);
         fclose(memory);
     }
-    free(differences(texts[0], texts[1], 16));
+    free(differences(texts[0], texts[1], 19));
     free(texts[0]);
     free(texts[1]);
 }
@@ -162,13 +162,50 @@ static void wrong_flags_say_what_is_right(void) {
                                            {"-h", NULL, "needs a value"},
                                            {"-Q", "1", "'-Q': unknown flag"},
                                            {"word", NULL, "'word': unknown flag"},
-                                           {"--dropuot", "0", "did you mean --dropout"}};
+                                           {"--dropuot", "0", "did you mean --dropout"},
+                                           {"--learning_rate=1", NULL, "did you mean --lr?"},
+                                           {"--clip-grad", "1", "did you mean --grad-clip?"},
+                                           {"--betas", "0.9", "two numbers"},
+                                           {"--betas", "0.9,", "two numbers"},
+                                           {"--betas", "0.9,1", "two numbers"},
+                                           {"--betas", "0.9,0.9,", "two numbers"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char* argv[] = {"p", (char*)(uintptr_t)cases[i][0], (char*)(uintptr_t)cases[i][1], NULL};
         TrainFlags flags;
         CHECK_FAILS(train_flags_parse(&flags, cases[i][1] != NULL ? 3 : 2, argv, NULL), STATUS_BAD_OPTION,
                     cases[i][2]);
     }
+}
+
+static void words_are_the_letters(void) {
+    char* letters[] = {"p",  "-l", "0.5", "-d",  "64", "-t", "9",  "-x", "-3",
+                       "-u", "2",  "-c",  "0.1", "-e", "d6", "-o", "x",  NULL};
+    char* words[] = {"p",
+                     "--lr",
+                     "0.5",
+                     "--batch_size",
+                     "64",
+                     "--seq-length=9",
+                     "--epochs",
+                     "3",
+                     "--warmup",
+                     "2",
+                     "--weight_decay=0.1",
+                     "--model",
+                     "d6",
+                     "--output-dir",
+                     "x",
+                     "--betas",
+                     "0.5,0.25",
+                     NULL};
+    TrainFlags a, b;
+    CHECK_OK(train_flags_parse(&a, 17, letters, NULL));
+    CHECK_OK(train_flags_parse(&b, 17, words, NULL));
+    CHECK(a.lr == b.lr && a.batch_tokens == b.batch_tokens && a.seq_tokens == b.seq_tokens &&
+          a.steps == b.steps);
+    CHECK(a.warmup_steps == b.warmup_steps && a.weight_decay == b.weight_decay);
+    CHECK(strcmp(a.model, b.model) == 0 && strcmp(a.output_dir, b.output_dir) == 0);
+    CHECK(b.beta[0] == 0.5 && b.beta[1] == 0.25 && a.grad_clip == 1);
 }
 
 // --- main.log ----------------------------------------------------------------------------------------------
@@ -260,6 +297,7 @@ int main(void) {
     RUN(the_plugins_options_are_kept);
     RUN(the_trainers_flags_are_kept);
     RUN(wrong_flags_say_what_is_right);
+    RUN(words_are_the_letters);
     RUN(logs_continue_after_a_step);
     RUN(exact_match_is_of_the_text);
     RUN(rouge_l_by_hand);

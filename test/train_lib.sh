@@ -31,6 +31,14 @@ make_data() {  # samples, max tokens[, tokenizer]
         { cat "$work/data.log"; exit 1; }
 }
 
+# Of samples so long that, few to a step, they are cut into pieces whatever the measured costs.
+make_long_data() {  # folder
+    "$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples 4000 --seed 7 --max-tokens 400 >"$work/data.log" 2>&1 &&
+        awk 'length($0) > 330' "$work/tasks.jsonl" >"$work/long.jsonl" &&
+        "$build/prepare_data" --tokenizer bytes --out "$1" "$work/long.jsonl" >>"$work/data.log" 2>&1 ||
+        { cat "$work/data.log"; exit 1; }
+}
+
 # Law of gradients: those of the run's first step ($work/NAME.bin) are the plain loop's ($work/plain.bin). $model: its
 # arguments.
 agree() {  # name, ranks, options...

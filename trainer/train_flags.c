@@ -20,12 +20,15 @@ static const OptionSpec specs[] = {
     {"-t",  OPTION_INT,    FIELD(seq_tokens),        "1024",   1, 1e6,  NULL, "N",     "longest sequence in tokens"},
     {"--target-tokens", OPTION_INT, FIELD(target_tokens), "0", 0, 1e6,  NULL, "N",     "longest target of T5, where -t is the longest input; 0: -t"},
     {"-d",  OPTION_INT64,  FIELD(batch_tokens),      "0",      -1, 1e12, NULL, "N",    "tokens per optimizer step; 0 or -1: b * t * ranks"},
-    {"-x",  OPTION_INT,    FIELD(steps),             "-1",     -1, 2e9, NULL, "N",     "optimizer steps; -1: one pass over the data"},
+    {"-x",  OPTION_INT,    FIELD(steps),             "-1",     -1e6, 2e9, NULL, "N",   "optimizer steps; -N: as many as N passes over the data have"},
     {"-k",  OPTION_STRING, FIELD(lr_scheduler),      "cosine", 0, 0,    NULL, "NAME",  "learning rate schedule: cosine, linear, constant, wsd"},
     {"-l",  OPTION_DOUBLE, FIELD(lr),                "3e-4",   0, 1e3,  NULL, "X",     "peak learning rate"},
     {"-u",  OPTION_INT,    FIELD(warmup_steps),      "0",      0, 2e9,  NULL, "N",     "warm-up steps of the learning rate"},
     {"-q",  OPTION_DOUBLE, FIELD(final_lr_fraction), "1",      0, 1,    NULL, "X",     "final learning rate as a fraction of the peak"},
     {"-c",  OPTION_DOUBLE, FIELD(weight_decay),      "0",      0, 1e3,  NULL, "X",     "weight decay"},
+    {"--betas", OPTION_STRING, FIELD(betas),         NULL,     0, 0,    NULL, "B,B",   "AdamW's decay of the first and second moment [0.9,0.95; adamw-scaled: 0.9,0.999]"},
+    {"--eps", OPTION_DOUBLE, FIELD(eps),             "0",      0, 1,    NULL, "X",     "AdamW's epsilon; 0: 1e-8, of adamw-scaled 1e-6"},
+    {"--grad-clip", OPTION_DOUBLE, FIELD(grad_clip), "1",      0, 1e9,  NULL, "X",     "largest gradient norm, longer ones are scaled down to it; 0: any"},
     {"--optimizer", OPTION_STRING, FIELD(optimizer), "adamw",  0, 0,    NULL, "NAME",  "adamw, or adamw-scaled: steps relative to the size of each matrix, for T5 from scratch (-l 2e-2)"},
     {"--dropout", OPTION_DOUBLE, FIELD(dropout),     "0",      0, 0.99, NULL, "P",     "dropout probability"},
     {"-sl", OPTION_DOUBLE, FIELD(skip_loss_z),       "0",      0, 1e6,  NULL, "Z",     "skip the update if the loss is this many standard deviations above its recent mean; 0: never"},
@@ -41,6 +44,27 @@ static const OptionSpec specs[] = {
     {"--export-hf", OPTION_STRING, FIELD(export_dir), NULL,    0, 0,    NULL, "DIR",   "at the end, write the model for Hugging Face transformers (-x 0: without training)"},
     {"--verify", OPTION_INT, FIELD(verify),          "1",      0, 1,    NULL, "0|1",   "0: do not compare checkpoints and data with the checksums saved with them"},
     {"--peak-tflops", OPTION_DOUBLE, FIELD(peak_tflops), "0",  0, 1e6,  NULL, "X",     "peak TFLOP/s of a rank, for MFU; 0: of its GPU, where known"},
+    {"--lr", OPTION_DOUBLE, FIELD(lr),               NULL,     0, 1e3,  NULL, "X",     "-l"},
+    {"--batch-size", OPTION_INT64, FIELD(batch_tokens), NULL,  -1, 1e12, NULL, "N",    "-d, in tokens"},
+    {"--seq-length", OPTION_INT, FIELD(seq_tokens),  NULL,     1, 1e6,  NULL, "N",     "-t"},
+    {"--max-steps", OPTION_INT, FIELD(steps),        NULL,     -1e6, 2e9, NULL, "N",   "-x"},
+    {"--epochs", OPTION_INT, FIELD(epochs),          "0",      0, 1e6,  NULL, "N",     "-x -N"},
+    {"--warmup", OPTION_INT, FIELD(warmup_steps),    NULL,     0, 2e9,  NULL, "N",     "-u, in steps"},
+    {"--weight-decay", OPTION_DOUBLE, FIELD(weight_decay), NULL, 0, 1e3, NULL, "X",    "-c"},
+    {"--model", OPTION_STRING, FIELD(model),         NULL,     0, 0,    NULL, "MODEL", "-e"},
+    {"--output-dir", OPTION_STRING, FIELD(output_dir), NULL,   0, 0,    NULL, "DIR",   "-o"},
+};
+// What Hugging Face, Megatron-LM and torchtune call it, and what it is here.
+static const char* const foreign[][2] = {
+    {"--learning-rate", "--lr"}, {"--num-train-epochs", "--epochs"}, {"--train-iters", "--max-steps"},
+    {"--global-batch-size", "--batch-size (tokens of a step)"}, {"--per-device-train-batch-size", "--batch-size (tokens of a step)"},
+    {"--gradient-accumulation-steps", "--batch-size (tokens of a step; its microbatches are planned)"},
+    {"--max-grad-norm", "--grad-clip"}, {"--clip-grad", "--grad-clip"}, {"--adam-epsilon", "--eps"}, {"--adam-eps", "--eps"},
+    {"--adam-beta1", "--betas"}, {"--adam-beta2", "--betas"}, {"--warmup-steps", "--warmup"}, {"--lr-warmup-iters", "--warmup"},
+    {"--max-seq-length", "--seq-length"}, {"--model-name-or-path", "--model"}, {"--lr-scheduler-type", "-k"}, {"--lr-decay-style", "-k"},
+    {"--train-file", "-i"}, {"--data-path", "-i"}, {"--validation-file", "-j"}, {"--save", "--output-dir"}, {"--save-steps", "-n"},
+    {"--save-interval", "-n"}, {"--eval-steps", "-v"}, {"--eval-interval", "-v"}, {"--resume-from-checkpoint", "-y"}, {"--load", "-e, or -y 1"},
+    {"--bf16", "make PRECISION=BF16"}, {"--fp16", "make PRECISION=BF16"},
 };
 // llm.c's flags without effect here: accepted, so that its scripts run unchanged.
 static const struct {
@@ -60,7 +84,11 @@ static const struct {
     {"-pg", "the GPUs of a host are assigned to its ranks in turn"},
 };
 // clang-format on
-enum { NUM_SPECS = sizeof specs / sizeof specs[0], NUM_IGNORED = sizeof ignored / sizeof ignored[0] };
+enum {
+    NUM_SPECS = sizeof specs / sizeof specs[0],
+    NUM_IGNORED = sizeof ignored / sizeof ignored[0],
+    NUM_FOREIGN = sizeof foreign / sizeof foreign[0]
+};
 
 void train_flags_print(FILE* out) {
     options_print(specs, NUM_SPECS, out);
@@ -70,11 +98,12 @@ void train_flags_print(FILE* out) {
 }
 
 const char* const* train_flags_words(void) {
-    static const char* words[NUM_SPECS + 1];
+    static const char* words[NUM_SPECS + NUM_FOREIGN + 1];
     int n = 0;
     for (int i = 0; i < NUM_SPECS; i++) {
         if (strncmp(specs[i].name, "--", 2) == 0) { words[n++] = specs[i].name; }
     }
+    for (int i = 0; i < NUM_FOREIGN; i++) { words[n++] = foreign[i][0]; }  // for train_flags_parse to refuse
     words[n] = NULL;
     return words;
 }
@@ -111,12 +140,44 @@ static Status take_ignored(int* argc, char** argv, FILE* notes) {
     return STATUS_OK;
 }
 
+// "--max_grad_norm=1" is "--max-grad-norm".
+static bool is_word(const char* arg, const char* word) {
+    while (*word != '\0' && (*arg == *word || (*arg == '_' && *word == '-'))) { arg++, word++; }
+    return *word == '\0' && (*arg == '\0' || *arg == '=');
+}
+
+static Status refuse_foreign(int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        for (int k = 0; k < NUM_FOREIGN; k++) {
+            if (!is_word(argv[i], foreign[k][0])) { continue; }
+            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all",
+                        foreign[k][0], foreign[k][1]);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status parse_betas(TrainFlags* out) {
+    char* end = (char*)(uintptr_t)out->betas;
+    for (int i = 0; i < 2; i++) {
+        const char* begin = end + i;  // behind the comma
+        out->beta[i] = strtod(begin, &end);
+        if (end > begin && *end == ",\0"[i] && out->beta[i] >= 0 && out->beta[i] < 1) { continue; }
+        return FAIL(STATUS_BAD_OPTION, "--betas %.40s ---> two numbers from 0 to below 1, such as 0.9,0.95",
+                    out->betas);
+    }
+    return STATUS_OK;
+}
+
 Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
     *out = (TrainFlags){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
     TRY(take_ignored(&argc, argv, notes));
+    TRY(refuse_foreign(argc, argv));
     TRY(options_take(specs, NUM_SPECS, out, &argc, argv, NULL));
     if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> --help lists all", argv[1]); }
+    if (out->betas != NULL) { TRY(parse_betas(out)); }
+    if (out->epochs > 0) { out->steps = -out->epochs; }
     if (out->batch_tokens < 0) { out->batch_tokens = 0; }
     if (out->zero_stage > 1) {
         if (notes != NULL) {
@@ -130,9 +191,9 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
 
 void train_flags_add_settings(const TrainFlags* flags, FILE* out) {
     static const char* const names[] = {
-        "-e",        "-i",         "-j", "-b",  "-t",  "-k", "-l",
-        "-u",        "-q",         "-c", "-sl", "-sg", "-a", "--target-tokens",
-        "--dropout", "--optimizer"};
+        "-e",        "-i",          "-j",      "-b",    "-t",         "-k", "-l",
+        "-u",        "-q",          "-c",      "-sl",   "-sg",        "-a", "--target-tokens",
+        "--dropout", "--optimizer", "--betas", "--eps", "--grad-clip"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         options_add_setting(specs, NUM_SPECS, flags, names[i], out);
     }

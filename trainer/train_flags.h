@@ -1,6 +1,6 @@
 /*
 train_flags.h -- llm.c's command line: letters, meanings and defaults in one table (util/options.h). Flags
-that llm.c lacks are words.
+that llm.c lacks are words, and those that people type first have a word as well.
 
 Every flag takes a value, as in llm.c. llm.c's parser reads only the first letter; this one requires the whole
 flag. An unknown flag, a missing value or one that is not a number is an error. --help prints the same table.
@@ -22,9 +22,10 @@ typedef struct {
     const char *output_dir, *export_dir;      // -o --export-hf
     const char* checkpoint_every;             // -n: steps or a time, for the trainer to read; NULL: not given
     int32_t checkpoints_keep, checkpoints_major, resume;          // -nk -nm -y
-    int32_t rows, seq_tokens, target_tokens, steps;               // -b -t --target-tokens -x
+    int32_t rows, seq_tokens, target_tokens, steps, epochs;       // -b -t --target-tokens -x --epochs
     int64_t batch_tokens;                                         // -d
-    const char *lr_scheduler, *optimizer;                         // -k --optimizer
+    const char *lr_scheduler, *optimizer, *betas;                 // -k --optimizer --betas; NULL: not given
+    double beta[2], eps, grad_clip;                               // of --betas; --eps --grad-clip
     double lr, final_lr_fraction, weight_decay, dropout;          // -l -q -c --dropout
     double skip_loss_z, skip_norm_z, peak_tflops;                 // -sl -sg --peak-tflops
     int32_t warmup_steps;                                         // -u

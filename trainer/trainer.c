@@ -1096,6 +1096,10 @@ static void build(Trainer* t) {
     int64_t begin, end;
     dynapipe_shard(t->dp, &begin, &end);
     optimizer_init(&t->optimizer, kind, begin, end, (float)flags->weight_decay, dynapipe_seed(t->dp), t->ops);
+    if (flags->betas != NULL) {
+        t->optimizer.beta1 = (float)flags->beta[0], t->optimizer.beta2 = (float)flags->beta[1];
+    }
+    if (flags->eps > 0) { t->optimizer.eps = (float)flags->eps; }
     if (kind == OPTIMIZER_ADAMW_SCALED) {
         size_t num_tensors = (size_t)model_num_tensors(&t->model.config);
         t->squares = (double*)llmc_alloc(num_tensors * sizeof(double), "sums by tensor");
@@ -1243,7 +1247,7 @@ static void train_step(Trainer* t) {
     if (!skip) {
         scale_steps(t);
         optimizer_update(&t->optimizer, &t->model, (float)report.lr, t->step + 1,
-                         optimizer_clip_scale(report.norm, 1));
+                         optimizer_clip_scale(report.norm, (float)flags->grad_clip));
         check(t, dynapipe_share_params(t->dp));
     } else if (t->is_main) {
         printf("skipped the update of step %d: loss or norm is an outlier (-sl, -sg)\n", t->step + 1);

@@ -132,6 +132,7 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
         bool is_long = strncmp(arg, "--", 2) == 0, is_left = false;
         size_t name_length = is_long ? strcspn(arg, "=") : strlen(arg);
         snprintf(name, sizeof name, "%.*s", (int)name_length, arg);
+        for (char* c = name; is_long && *c != '\0'; c++) { *c = *c == '_' ? '-' : *c; }  // --max_steps
         const char* value = is_long && arg[name_length] == '=' ? arg + name_length + 1 : NULL;
         const OptionSpec* spec = find_option(specs, num_specs, name);
         for (int k = 0; left != NULL && left[k] != NULL; k++) { is_left |= strcmp(left[k], name) == 0; }

@@ -270,7 +270,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     warn_of_empty_tasks(dp, dp->train, "-i");
     if (dp->val != NULL) { warn_of_empty_tasks(dp, dp->val, "-j"); }
     int64_t steps = run->num_steps;
-    if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
+    if (steps < 0) { steps *= -(int64_t)loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
     TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;

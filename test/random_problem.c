@@ -110,7 +110,8 @@ void linear_cost_model(CostModel* out, Rng* rng, int32_t num_enc_layers, int32_t
 void random_samples(PlanSample* out, int32_t num_samples, Rng* rng, int kind, bool decoder) {
     for (int32_t i = 0; i < num_samples; i++) {
         int32_t tokens = rng_between(rng, 1, rng_below(rng, 10) == 0 ? 2000 : 200);
-        out[i] = plan_sample(tokens, decoder ? rng_between(rng, 0, 100) : 0, rng_between(rng, 0, tokens));
+        int32_t supervised = rng_between(rng, 0, tokens);
+        out[i] = plan_sample(tokens, decoder ? rng_between(rng, 0, 100) : 0, supervised);
         if (kind == 1) { out[i] = out[0]; }
         if (kind == 3) { out[i].supervised_tokens = 0; }
     }

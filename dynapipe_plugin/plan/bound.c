@@ -155,7 +155,7 @@ static void speed_make(Bound* it, int32_t i, int32_t first, int32_t num, int32_t
 static double work_ns(const Bound* it, int part, int32_t i, double share) {
     const PlanProblem* problem = it->problem;
     const double* slow = it->share_slow[i];
-    double constant = INFINITY, rate[FEATURE_COUNT], work = 0;
+    double constant = INFINITY, rate[FEATURE_COUNT] = {0}, work = 0;
     const bool may_idle = part == PART_HEAD && it->head_idles;
     for (int k = 0; k < (share > 0 ? 1 : problem->num_modes); k++) {
         Line sum = {0};

@@ -84,6 +84,12 @@ ok $? "and not of the same ones"
 train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --debug dump-plan="$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 30
 grep -q '^s:1 trl:' "$work/from-file/main.log" && grep -q '^s:0 tel:' "$work/from-file/main.log"
 ok $? "main.log in llm.c's form"
+train from-folder 2 --stages 2 -x 1 -e "$work/whole"
+grep -q "^-e $work/whole: its newest checkpoint is of step 10$" "$work/from-folder.log" && cmp -s <(losses from-file) <(losses from-folder)
+ok $? "-e takes a run's folder: $(grep '^-e' "$work/from-folder.log")"
+train whole 4 --stages 4 $head_alone -x 10 -y 1
+grep -q 'step 10: nothing is left to train ---> a larger -x' "$work/whole.log"
+ok $? "-y 1 after the last step: $(grep '^resumed' "$work/whole.log")"
 grep -q '^dynapipe-plan 3' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"
 ok $? "plan and trace of a step"
 

@@ -65,11 +65,12 @@ typedef struct {
     int resume_step;      // of the checkpoint in -o to resume from; -1: none
     Verification begun;
     SaveInterval save_every;
-    int saved_step;          // last saved or resumed
-    double saved_s;          // when, by dynapipe_seconds()
-    CheckpointTimed timed;   // without -n and -nk: saved by the clock or on a signal
-    bool warned_of_model;    // a difference of -e was reported
-    char* saved_model_name;  // -e at the begin of a resumed run
+    int saved_step;                           // last saved or resumed
+    double saved_s;                           // when, by dynapipe_seconds()
+    CheckpointTimed timed;                    // without -n and -nk: saved by the clock or on a signal
+    bool warned_of_model;                     // a difference of -e was reported
+    char* saved_model_name;                   // -e at the begin of a resumed run
+    char newest_path[CHECKPOINT_PATH_CHARS];  // of the run's folder in -e
     bool replaces_earlier;  // --overwrite 1, and nothing saved yet: the earlier run's checkpoints still exist
     bool save_failed;       // the last checkpoint could not be written
     bool has_kept_tokens;   // the data's tokenizer lies beside the checkpoints
@@ -479,13 +480,23 @@ static ModelSource source_of(const char* model) {
     return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
 }
 
+// The newest checkpoint of a run's folder.
+static void find_newest(Trainer* t) {
+    const char* model = t->flags.model;
+    int step = hf_checkpoint_is(model) ? -1 : checkpoint_find_latest(model);
+    if (step < 0) { return; }
+    if (t->is_main) { printf("-e %s: its newest checkpoint is of step %d\n", model, step); }
+    checkpoint_path(t->newest_path, model, CHECKPOINT_MODEL_FILE, step);
+    t->flags.model = t->newest_path;
+}
+
 // An invalid descriptor may be a mistyped path.
 static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
     struct stat about;
     if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
     if (stat(text, &about) == 0 && S_ISDIR(about.st_mode)) {
-        return llmc_fail("-e %.80s: a folder without config.json ---> one that transformers saved, with "
-                         "config.json and *.safetensors; or a model_*.bin",
+        return llmc_fail("-e %.80s: a folder without config.json or a finished checkpoint ---> one that "
+                         "transformers saved, with config.json and *.safetensors; or that of a run",
                          checkpoint_path_tail(text));
     }
     bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
@@ -1076,6 +1087,7 @@ static void build(Trainer* t) {
     OptimizerKind kind = OPTIMIZER_ADAMW;
     const TrainFlags* flags = &t->flags;
     check_flags(t, &kind);
+    find_newest(t);
     t->made_output = flags->output_dir != NULL && access(flags->output_dir, F_OK) != 0;
     t->made_export = flags->export_dir != NULL && access(flags->export_dir, F_OK) != 0;
     sum(t, 0);  // every rank has looked

@@ -93,6 +93,21 @@ ok $? "-y 1 after the last step: $(grep '^resumed' "$work/whole.log")"
 grep -q '^dynapipe-plan 3' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"
 ok $? "plan and trace of a step"
 
+# Trained on one batch alone, validation turns: the best model is kept, and the run ends, also where it was resumed on the way.
+stops() {  # name, ranks, options: ends three validations after the lowest, whose model is kept
+    train "$@" -x 60 -a 1 -l 1e-2 -v 2 -m 40 --answers 0 -n 2 --refit off --keep-best 1 --patience 3
+    lowest=$(sed -nE 's/^\{"validation":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl" | sort -gk2,2 | head -1)
+    last=$((${lowest% *} + 6))
+    grep -q "^--patience 3: no lower validation loss than .* of step ${lowest% *}: stopping at step $last of 60" "$work/$1.log" &&
+        [[ $(losses "$1" | tail -1) = "$last "* ]] && [ -f "$work/$1/DONE_$(printf %08d $last)" ] &&
+        cmp -s "$work/$1/model_best.bin" "$work/$1/model_$(printf %08d "${lowest% *}").bin"
+    ok $? "$1: $(grep '^--patience' "$work/$1.log")"
+}
+stops best 2 --stages 2
+grep -q "model_best.bin: step ${lowest% *}, the lowest validation loss$" "$work/best.log"
+ok $? "--keep-best says its step"
+stops best 2 --stages 2 -y $((last - 2))
+
 # Hosts with different numbers of cores: as many threads, but the same plans.
 options="$base -x 1 -o $work/threads --stages 2"
 timeout -k 5 120 mpirun -x OMP_WAIT_POLICY=passive -np 1 -x OMP_NUM_THREADS=1 "$trainer" $options : -x OMP_WAIT_POLICY=passive -np 1 -x OMP_NUM_THREADS=2 "$trainer" $options \

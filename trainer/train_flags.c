@@ -37,6 +37,8 @@ static const OptionSpec specs[] = {
     {"-s",  OPTION_INT,    FIELD(sample_every),      "20",     -1, 2e9, NULL, "N",     "show an answer of the model every N steps; 0 or -1: never"},
     {"-g",  OPTION_INT,    FIELD(sample_tokens),     "64",     1, 1e6,  NULL, "N",     "longest answer in tokens"},
     {"-a",  OPTION_INT,    FIELD(overfit),           "0",      0, 1,    NULL, "0|1",   "1: train on the first batch in every step"},
+    {"--keep-best", OPTION_INT, FIELD(keep_best),    "0",      0, 1,    NULL, "0|1",   "1: also keep the model of the lowest validation loss, as model_best.bin in -o"},
+    {"--patience", OPTION_INT, FIELD(patience),      "0",      0, 2e9,  NULL, "N",     "end the run after N validations without a new lowest loss; 0: never"},
     {"--overwrite", OPTION_INT, FIELD(overwrite),    "0",      0, 1,    NULL, "0|1",   "1: a new run replaces the earlier one in -o: its logs at once, its checkpoints with the first new one"},
     {"--export-hf", OPTION_STRING, FIELD(export_dir), NULL,    0, 0,    NULL, "DIR",   "at the end, write the model for Hugging Face transformers (-x 0: without training)"},
     {"--verify", OPTION_INT, FIELD(verify),          "1",      0, 1,    NULL, "0|1",   "0: do not compare checkpoints and data with the checksums saved with them"},

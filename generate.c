@@ -32,6 +32,8 @@ static const OptionSpec specs[] = {
     {"--long-samples", OPTION_CHOICE, offsetof(GeneratorOptions, long_samples), "auto", 0, 0,    "auto|cut-input-end|cut-input-start|cut-input-middle", NULL, "which part of too long inputs to cut; auto: as for the training data"},
     {"--batch",       OPTION_INT,    offsetof(GeneratorOptions, max_slots),   "16",  1, 1024,    NULL, "N", "prompts of a file answered at a time"},
     {"--threads",     OPTION_INT,    offsetof(GeneratorOptions, threads),     "0",   0, 1024,    NULL, "N", "cores; 0: OMP_NUM_THREADS, else all"},
+    {"--json",        OPTION_BOOL,   offsetof(GeneratorOptions, json),        NULL,  0, 0,       NULL, NULL, "print lines of JSON, as for --file, with the exact text"},
+    {"--special-tokens", OPTION_BOOL, offsetof(GeneratorOptions, special_tokens), NULL, 0, 0,    NULL, NULL, "show padding and sentinels (<extra_id_0>) in answers"},
     {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "print answers only"},
 };
 // clang-format on
@@ -42,7 +44,9 @@ static void print_help(void) {
         "usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
         "Answers of a trained model. MODEL: the folder of a run (its newest checkpoint), a model_*.bin, or\n"
         "a folder of Hugging Face files. Without --prompt and --file, lines of standard input are prompts.\n"
-        "Prompts get the template of the training data (--raw: none). JSON records are printed with the\n"
+        "Prompts get the template of the training data (--raw: none); <extra_id_0> is T5's sentinel.\n"
+        "In a file or pipe an answer is one line: newlines are \\n, control bytes \\xNN, bytes that are no\n"
+        "UTF-8 U+FFFD. JSON records are printed with the\n"
         "answer as \"generated\"; if they have targets, right answers are counted by task on standard "
         "error.\n"
         "Bad records are skipped with a message. Exit status: 0 done, 1 failed, 2 wrong option.\n\n");

@@ -98,6 +98,42 @@ ok $? "another seed draws something else"
 [ "$(draw --temperature 3 --top-k 1)" = "$(draw)" ] && [ "$(draw --temperature 3 --top-p 0.000001)" = "$(draw)" ]
 ok $? "the likeliest alone is the greedy answer"
 
+# --- an answer is a line, whatever is drawn -------------------------------------------------------------------------------------
+for _ in $(seq 30); do echo big; done >"$work/lines.txt"
+drawn() { "$generate" "$work/$1" --quiet --temperature 100 "${@:2}" <"$work/lines.txt" 2>>"$work/err"; }
+drawn gpt2 >"$work/drawn.said"
+drawn gpt2 --json >"$work/drawn.jsonl"
+drawn t5 >"$work/plain.said"
+drawn t5 --special-tokens >"$work/special.said"
+python3 - "$work" <<'E'
+import json, sys
+work = sys.argv[1]
+said, plain, special = (open(work + "/%s.said" % name, "rb").read().decode().split("\n")[:-1] for name in ("drawn", "plain", "special"))
+got = [json.loads(line) for line in open(work + "/drawn.jsonl")]
+assert [len(x) for x in (said, got, plain, special)] == [30] * 4
+assert all(a["inputs"] == "big" for a in got) and any("\n" in a["generated"] for a in got) and "\ufffd" in "".join(said)
+def escape(c):
+    return "\\n" if c == "\n" else "".join("\\x%02x" % b for b in c.encode()) if ord(c) < 32 or 127 <= ord(c) < 160 else c
+for line, a in zip(said, got):
+    assert line == "".join(map(escape, a["generated"])), (line, a)
+assert any("<extra_id_" in line for line in special) and not any("<extra_id_" in line for line in plain)
+E
+ok $? "an answer is a line, JSON has its text; sentinels are shown with --special-tokens"
+# A sentinel whose embedding is that of "x" is read as "x".
+python3 - "$work" <<'E'
+import sys
+work, row = sys.argv[1], 4 * 64
+model = bytearray(open(work + "/t5/model_00000060.bin", "rb").read())
+model[4 * 244:1024] = bytes(4 * 12)  # no seal
+at = lambda token: slice(1024 + token * row, 1024 + (token + 1) * row)
+model[at(259 + 17)] = model[at(ord("x") + 3)]
+open(work + "/alone/x.bin", "wb").write(model)
+E
+read_as() { "$generate" "$work/alone/x.bin" --tokenizer "$work/t5-data" --quiet --temperature 1 --max-tokens 24 --prompt "$1" 2>>"$work/err"; }
+x=$(read_as axb) sentinel=$(read_as 'a<extra_id_17>b')
+[ -n "$x" ] && [ "$sentinel" = "$x" ] && [ "$x" != "$(read_as 'a<extra_id_1>b')" ]
+ok $? "<extra_id_17> in a prompt is a token: '$sentinel', '$x'"
+
 # --- the data's form --------------------------------------------------------------------------------------------------------------
 mkdir "$work/form" && cp "$work/gpt2-data/tokenizer.bin" "$work/form"
 form() {  # template
@@ -131,8 +167,8 @@ own() {  # name, line of JSON, prepare_data's options...
 ask_own() { "$generate" "$work/gpt2" --tokenizer "$work/$1" --quiet --max-tokens 24 --temperature 1 "${@:2}" 2>>"$work/err"; }
 is_asked() {  # what, folder, text that was trained on, arguments...
     local got expected
-    expected=$(ask_own "$2" --raw --prompt "$3" | od -c)
-    got=$(ask_own "$2" "${@:4}" | { if [ "$4" = --file ]; then generated; else cat; fi; } | od -c)
+    expected=$(ask_own "$2" --json --raw --prompt "$3" | generated)
+    got=$(ask_own "$2" --json "${@:4}" | generated)
     [ -n "$expected" ] && [ "$got" = "$expected" ]
     ok $? "$1"
 }

@@ -81,8 +81,29 @@ ok $? "and not of the same ones"
 train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --debug dump-plan="$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 30
 grep -q '^s:1 trl:' "$work/from-file/main.log" && grep -q '^s:0 tel:' "$work/from-file/main.log"
 ok $? "main.log in llm.c's form"
+train from-folder 2 --stages 2 -x 1 -e "$work/whole"
+grep -q "^-e $work/whole: its newest checkpoint is of step 10$" "$work/from-folder.log" && cmp -s <(losses from-file) <(losses from-folder)
+ok $? "-e takes a run's folder: $(grep '^-e' "$work/from-folder.log")"
+train whole 4 --stages 4 $head_alone -x 10 -y 1
+grep -q 'step 10: nothing is left to train ---> a larger -x' "$work/whole.log"
+ok $? "-y 1 after the last step: $(grep '^resumed' "$work/whole.log")"
 grep -q '^dynapipe-plan 3' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"
 ok $? "plan and trace of a step"
+
+# Trained on one batch alone, validation turns: the best model is kept, and the run ends, also where it was resumed on the way.
+stops() {  # name, ranks, options: ends three validations after the lowest, whose model is kept
+    train "$@" -x 60 -a 1 -l 1e-2 -v 2 -m 40 --answers 0 -n 2 --refit off --keep-best 1 --patience 3
+    lowest=$(sed -nE 's/^\{"validation":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl" | sort -gk2,2 | head -1)
+    last=$((${lowest% *} + 6))
+    grep -q "^--patience 3: no lower validation loss than .* of step ${lowest% *}: stopping at step $last of 60" "$work/$1.log" &&
+        [[ $(losses "$1" | tail -1) = "$last "* ]] && [ -f "$work/$1/DONE_$(printf %08d $last)" ] &&
+        cmp -s "$work/$1/model_best.bin" "$work/$1/model_$(printf %08d "${lowest% *}").bin"
+    ok $? "$1: $(grep '^--patience' "$work/$1.log")"
+}
+stops best 2 --stages 2
+grep -q "model_best.bin: step ${lowest% *}, the lowest validation loss$" "$work/best.log"
+ok $? "--keep-best says its step"
+stops best 2 --stages 2 -y $((last - 2))
 
 # Hosts with different numbers of cores: as many threads, but the same plans.
 options="$base -x 1 -o $work/threads --stages 2"

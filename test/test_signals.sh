@@ -157,5 +157,6 @@ stopped() {  # exit status, expected, signal said, name
     ok $? "a signal in the last step: $(grep -m1 'SIGUSR1' "$work/last.log"), $(grep '^exported' "$work/last.log" | sed "s|$work/||")"
     refuses "-n: '5x'" "an interval that is none" 2 $base -n 5x -o "$work/counted"
     refuses "-y and -n need a folder" "a time without a folder" 2 $base -n 5m
+    refuses "no validation ---> add -j FILES" "a lowest loss without validation" 2 $base --patience 1 -v 0
 }
 finish

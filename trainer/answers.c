@@ -92,13 +92,14 @@ static char* text_of(const TokenText* text, const int32_t* tokens, int num_token
 }
 
 void answers_print_lines(const char* text, size_t num_bytes, const char* line_end) {
-    enum { ESCAPED = 4 };  // a byte as \xNN
+    enum { ESCAPED = 4, REPAIRED = 3 };  // a byte as \xNN, as U+FFFD
     while (num_bytes > 0) {
         const char* end = (const char*)memchr(text, '\n', num_bytes);
         size_t line_bytes = end != NULL ? (size_t)(end - text) : num_bytes;
-        char* line = (char*)malloc(ESCAPED * line_bytes + 1);
+        size_t room = ESCAPED * line_bytes + 1;
+        char* line = (char*)malloc(room + REPAIRED * line_bytes);
         if (line == NULL) { return; }
-        fputs(printable_bytes(line, ESCAPED * line_bytes + 1, text, line_bytes), stdout);
+        fputs(printable_bytes(line, room, line + room, valid_utf8(line + room, text, line_bytes)), stdout);
         free(line);
         if (end != NULL) { fputs(line_end, stdout); }
         text += line_bytes + (end != NULL);

@@ -21,8 +21,8 @@ bool scores_exact_match(const char* answer, const char* target);
 // 0 to 1; two texts without words: 1. Only the first 4096 words are compared.
 double scores_rouge_l(const char* answer, const char* target);
 
-// A text; its line ends are replaced. Control characters are escaped: generated or learned text must not
-// control the terminal.
+// A text; its line ends are replaced, and what is no UTF-8 by U+FFFD. Control characters are escaped:
+// generated or learned text must not control the terminal.
 void answers_print_lines(const char* text, size_t num_bytes, const char* line_end);
 // The question's end, the answer's and the right answer's beginning.
 void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token);

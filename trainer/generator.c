@@ -386,6 +386,48 @@ static SampleInputEnd end_of_input(const Generation* g) {
     return g->options->raw ? INPUT_END_NONE : g->tokens.data.vocab.input_end;
 }
 
+static const char sentinel_begin[] = "<extra_id_";
+enum { SENTINEL_BEGIN_BYTES = sizeof sentinel_begin - 1 };
+
+// "<extra_id_7>" of such a token, without the blank that mT5 has before it; NULL: another token.
+static const unsigned char* sentinel_text(const Generation* g, int32_t token, size_t* num_bytes) {
+    int32_t length = 0;
+    const unsigned char* text = tokenizer_token_text(g->tokens.tokenizer, token, &length);
+    if (length > 0 && text[0] == ' ') { text++, length--; }
+    *num_bytes = (size_t)length;
+    bool is_one = length > SENTINEL_BEGIN_BYTES && memcmp(text, sentinel_begin, SENTINEL_BEGIN_BYTES) == 0;
+    return is_one ? text : NULL;
+}
+
+// The sentinel that a text begins with; -1: none.
+static int32_t find_sentinel(const Generation* g, const char* text, size_t text_bytes, size_t* num_bytes) {
+    if (text_bytes < SENTINEL_BEGIN_BYTES || memcmp(text, sentinel_begin, SENTINEL_BEGIN_BYTES) != 0) {
+        return -1;
+    }
+    for (int32_t token = g->tokens.data.vocab.num_tokens - 1; token >= 0; token--) {
+        const unsigned char* name = sentinel_text(g, token, num_bytes);
+        if (name != NULL && *num_bytes <= text_bytes && memcmp(text, name, *num_bytes) == 0) { return token; }
+    }
+    return -1;
+}
+
+// Names of sentinels are tokens here; in training data they are text (tokenizer.h).
+static Status encode(Generation* g, const char* text, size_t num_bytes) {
+    const char *begin = text, *end = text + num_bytes;
+    size_t taken;
+    for (const char* at = text; (at = memchr(at, '<', (size_t)(end - at))) != NULL; at += taken) {
+        int32_t token = find_sentinel(g, at, (size_t)(end - at), &taken);
+        if (token < 0) {
+            taken = 1;
+            continue;
+        }
+        TRY(tokenizer_encode(g->tokens.tokenizer, begin, (size_t)(at - begin), &g->encoded));
+        TRY(bpe_tokens_add(&g->encoded, token));
+        begin = at + taken;
+    }
+    return tokenizer_encode(g->tokens.tokenizer, begin, (size_t)(end - begin), &g->encoded);
+}
+
 // The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
 // answer ends like every target.
 static Status tokenise_part(Generation* g, const PromptPart* part) {
@@ -394,8 +436,7 @@ static Status tokenise_part(Generation* g, const PromptPart* part) {
                                                          : end_of_input(g);
     char* terminator = &part->text[part->num_bytes];
     *terminator = '\n';
-    TRY(tokenizer_encode(g->tokens.tokenizer, part->text, part->num_bytes + (end == INPUT_END_NEWLINE),
-                         &g->encoded));
+    TRY(encode(g, part->text, part->num_bytes + (end == INPUT_END_NEWLINE)));
     *terminator = '\0';
     return end == INPUT_END_EOT ? bpe_tokens_add(&g->encoded, g->tokens.data.vocab.eot_token) : STATUS_OK;
 }
@@ -480,14 +521,6 @@ static void add_text(Answer* a, const void* bytes, size_t num_bytes, Arena* aren
     a->text[a->text_bytes] = '\0';
 }
 
-static void print_text(const char* text, size_t num_bytes) {
-    if (isatty(STDOUT_FILENO)) {
-        answers_print_lines(text, num_bytes, "\n");
-    } else {
-        fwrite(text, 1, num_bytes, stdout);
-    }
-}
-
 // Bytes that may begin the stop text, or the first ones of a character, are held back.
 static void show(Generation* g, Answer* a, bool is_last) {
     enum { MOST_BEFORE_LAST = 3 };  // of a character of UTF-8
@@ -497,7 +530,7 @@ static void show(Generation* g, Answer* a, bool is_last) {
     if (!is_last) { end = end > held ? end - held : 0; }
     while (end > a->shown_bytes && ((unsigned char)a->text[end] & 0xC0) == 0x80) { end--; }
     if (end <= a->shown_bytes) { return; }
-    print_text(a->text + a->shown_bytes, end - a->shown_bytes);
+    answers_print_lines(a->text + a->shown_bytes, end - a->shown_bytes, "\n");
     fflush(stdout);
     a->shown_bytes = end;
 }
@@ -510,6 +543,11 @@ static bool said(void* context, const Completion* completion, int32_t token) {
         return false;
     }
     int32_t num_bytes = 0;
+    size_t sentinel_bytes;
+    if (!g->options->special_tokens &&
+        (token == g->tokens.data.vocab.pad_token || sentinel_text(g, token, &sentinel_bytes) != NULL)) {
+        return true;
+    }
     const unsigned char* text = tokenizer_token_text(g->tokens.tokenizer, token, &num_bytes);
     // the first word of pieces is preceded by a blank
     bool is_blank = a->text_bytes == 0 && num_bytes > 0 && text[0] == ' ' &&
@@ -553,10 +591,8 @@ static void find_stop(Generation* g) {
 
 // JSON requires valid UTF-8, which a model of bytes may not produce.
 static json_t* json_text(RecordText text, Arena* arena) {
-    json_t* whole = json_stringn(text.text, text.num_bytes);
-    if (whole != NULL) { return whole; }
-    size_t num_bytes = 4 * text.num_bytes + 1;
-    return json_string(printable_bytes(room(arena, num_bytes), num_bytes, text.text, text.num_bytes));
+    char* valid = room(arena, 3 * text.num_bytes + 1);
+    return json_stringn(valid, valid_utf8(valid, text.text, text.num_bytes));
 }
 
 // The original record, followed by the answer and its score. Numbers are unchanged if jansson can represent
@@ -608,7 +644,7 @@ static void print_answer(Generation* g, Answer* a, const Completion* completion)
         print_json(a, is_right, &g->group);
         return;
     }
-    if (!g->shows_early) { print_text(a->text, a->text_bytes); }
+    if (!g->shows_early) { answers_print_lines(a->text, a->text_bytes, "\\n"); }
     puts("");
 }
 
@@ -675,7 +711,7 @@ static Status read_group(Generation* g, int most) {
 
 static void answer_group(Generation* g) {
     const GeneratorOptions* o = g->options;
-    g->json_lines = g->prompts.is_json || (o->file != NULL && !g->prompts.is_stdin);
+    g->json_lines = o->json || g->prompts.is_json || (o->file != NULL && !g->prompts.is_stdin);
     g->shows_early = !g->json_lines && g->num_prompts == 1 && isatty(STDOUT_FILENO);
     CompletionOptions options = {.start_token = g->start_token,
                                  .end_token = g->end_token,

@@ -20,6 +20,7 @@ typedef struct {
     int64_t seed;
     int32_t long_samples;  // 0: from data.json; else a LongSamples + 1
     bool quiet, raw;       // raw: texts are continued without a template
+    bool json, special_tokens;
 } GeneratorOptions;
 
 Status generator_run(const GeneratorOptions* options);

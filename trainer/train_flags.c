@@ -10,7 +10,7 @@
 static const OptionSpec specs[] = {
     {"-i",  OPTION_STRING, FIELD(train_pattern),     NULL,     0, 0,    NULL, "FILES", "training data: sample files of prepare_data, or llm.c's token files; a glob"},
     {"-j",  OPTION_STRING, FIELD(val_pattern),       NULL,     0, 0,    NULL, "FILES", "validation data"},
-    {"-e",  OPTION_STRING, FIELD(model),             NULL,     0, 0,    NULL, "MODEL", "a checkpoint (.bin), a folder of Hugging Face files, or the shape of a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads), t5:small, flan-t5:base, byt5:l2c64h4 [d12 or t5:small]"},
+    {"-e",  OPTION_STRING, FIELD(model),             NULL,     0, 0,    NULL, "MODEL", "a checkpoint (.bin), the folder of a run (its newest checkpoint) or of Hugging Face files, or the shape of a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads), t5:small, flan-t5:base, byt5:l2c64h4 [d12 or t5:small]"},
     {"-o",  OPTION_STRING, FIELD(output_dir),        NULL,     0, 0,    NULL, "DIR",   "folder for checkpoints, main.log and metrics.jsonl"},
     {"-n",  OPTION_STRING, FIELD(checkpoint_every),  NULL,     0, 0,    NULL, "N",     "save a checkpoint every N steps, or by time: 90s, 10m, 2h; 0: only at the end [10m, of which the newest two are kept]"},
     {"-nk", OPTION_INT,    FIELD(checkpoints_keep),  "0",      0, 2e9,  NULL, "N",     "keep only the newest N checkpoints; 0: all"},
@@ -40,6 +40,8 @@ static const OptionSpec specs[] = {
     {"-s",  OPTION_INT,    FIELD(sample_every),      "20",     -1, 2e9, NULL, "N",     "show an answer of the model every N steps; 0 or -1: never"},
     {"-g",  OPTION_INT,    FIELD(sample_tokens),     "64",     1, 1e6,  NULL, "N",     "longest answer in tokens"},
     {"-a",  OPTION_INT,    FIELD(overfit),           "0",      0, 1,    NULL, "0|1",   "1: train on the first batch in every step"},
+    {"--keep-best", OPTION_INT, FIELD(keep_best),    "0",      0, 1,    NULL, "0|1",   "1: also keep the model of the lowest validation loss, as model_best.bin in -o"},
+    {"--patience", OPTION_INT, FIELD(patience),      "0",      0, 2e9,  NULL, "N",     "end the run after N validations without a new lowest loss; 0: never"},
     {"--overwrite", OPTION_INT, FIELD(overwrite),    "0",      0, 1,    NULL, "0|1",   "1: a new run replaces the earlier one in -o: its logs at once, its checkpoints with the first new one"},
     {"--export-hf", OPTION_STRING, FIELD(export_dir), NULL,    0, 0,    NULL, "DIR",   "at the end, write the model for Hugging Face transformers (-x 0: without training)"},
     {"--verify", OPTION_INT, FIELD(verify),          "1",      0, 1,    NULL, "0|1",   "0: do not compare checkpoints and data with the checksums saved with them"},

@@ -64,9 +64,12 @@ typedef struct {
     int step, num_steps;  // optimizer steps done, of the run
     int resume_step;      // of the checkpoint in -o to resume from; -1: none
     Verification begun;
+    char newest_path[CHECKPOINT_PATH_CHARS];  // of the run's folder in -e
     SaveInterval save_every;
     int saved_step;          // last saved or resumed
     double saved_s;          // when, by dynapipe_seconds()
+    double lowest_loss;      // of validation, with --keep-best or --patience ...
+    int lowest_step;         // ... after this step; -1: none
     CheckpointTimed timed;   // without -n and -nk: saved by the clock or on a signal
     bool warned_of_model;    // a difference of -e was reported
     char* saved_model_name;  // -e at the begin of a resumed run
@@ -146,6 +149,12 @@ static SlowNotice* notice_begin(const Trainer* t, const char* doing, int step, i
 
 static void path_of_step(const Trainer* t, char out[CHECKPOINT_PATH_CHARS], CheckpointName name, int step) {
     checkpoint_path(out, t->flags.output_dir, name, step);
+}
+
+static const char* path_of_best(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/model_best.bin", CHECKPOINT_PATH_CHARS - 32,
+             t->flags.output_dir);
+    return out;
 }
 
 // --- sums of 64 bits ---------------------------------------------------------------------------------------
@@ -241,6 +250,7 @@ static void replace_earlier(Trainer* t) {
     if (num_removed > 0) {
         printf("-o %s: removed %d checkpoints of the earlier run\n", t->flags.output_dir, num_removed);
     }
+    if (t->lowest_step < 0) { unlink(path_of_best(t, (char[CHECKPOINT_PATH_CHARS]){0})); }
 }
 
 // Every rank must see in `path` what rank 0 sees there.
@@ -281,12 +291,17 @@ static void begin_output(Trainer* t, ModelSource source) {
 
 // --- settings of the run -----------------------------------------------------------------------------------
 
+static const char lowest_name[] = "lowest validation loss";  // in a checkpoint's settings
+
 static char* settings_of(const Trainer* t) {
     char* text = NULL;
     size_t num_bytes;
     FILE* memory = open_memstream(&text, &num_bytes);
     if (memory == NULL) { return NULL; }
     train_flags_add_settings(&t->flags, memory);
+    if (t->lowest_step >= 0) {
+        fprintf(memory, "%s=%d %.17g\n", lowest_name, t->lowest_step, t->lowest_loss);
+    }
     settings_add_number(memory, "-d",
                         (double)t->batch_tokens);  // the flag's 0 depends on the number of ranks
     // A resumed and completed run is bit-identical to an uninterrupted one.
@@ -297,6 +312,10 @@ static char* settings_of(const Trainer* t) {
 static void compare_settings(Trainer* t, const char* saved) {
     if (saved == NULL) { return; }
     size_t num_chars;
+    const char* lowest = settings_find(saved, lowest_name, &num_chars);
+    if (lowest == NULL || sscanf(lowest, "%d %lf", &t->lowest_step, &t->lowest_loss) != 2) {
+        t->lowest_step = -1;
+    }
     const char* model = settings_find(saved, "-e", &num_chars);
     // the default of -e, and what a warning has named already, is the model at the begin of the run
     if ((t->flags.model == t->kind->usual || t->warned_of_model) && model != NULL) {
@@ -479,13 +498,23 @@ static ModelSource source_of(const char* model) {
     return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
 }
 
+// The newest checkpoint of a run's folder.
+static void find_newest(Trainer* t) {
+    const char* model = t->flags.model;
+    int step = hf_checkpoint_is(model) ? -1 : checkpoint_find_latest(model);
+    if (step < 0) { return; }
+    if (t->is_main) { printf("-e %s: its newest checkpoint is of step %d\n", model, step); }
+    checkpoint_path(t->newest_path, model, CHECKPOINT_MODEL_FILE, step);
+    t->flags.model = t->newest_path;
+}
+
 // An invalid descriptor may be a mistyped path.
 static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
     struct stat about;
     if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
     if (stat(text, &about) == 0 && S_ISDIR(about.st_mode)) {
-        return llmc_fail("-e %.80s: a folder without config.json ---> one that transformers saved, with "
-                         "config.json and *.safetensors; or a model_*.bin",
+        return llmc_fail("-e %.80s: a folder without config.json or a finished checkpoint ---> one that "
+                         "transformers saved, with config.json and *.safetensors; or that of a run",
                          checkpoint_path_tail(text));
     }
     bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
@@ -1017,25 +1046,33 @@ static void resume(Trainer* t) {
     free(run.record.settings);
 }
 
+// A file without a state, of parameters or gradients. A collective.
+static bool save_alone(Trainer* t, const char* path, CheckpointBody body, const char* what) {
+    const Optimizer* o = &t->optimizer;
+    const Model* m = &t->model;
+    bool is_model = body == CHECKPOINT_PARAMS;
+    CheckpointSeal seal = {.step = t->step, .vocab_hash = t->info.vocab_hash};
+    Status status = !t->is_main ? STATUS_OK
+                    : is_model  ? checkpoint_create_model(path, &m->config)
+                                : checkpoint_create_gradients(path, &m->config);
+    bool saved = all_succeeded(t, status, what);
+    if (saved && is_model && owns_params(t)) {
+        status = checkpoint_write(path, body, m, m->params, 0, m->num_params, &seal.body_sum);
+    } else if (saved && !is_model && owns_moments(t)) {
+        status = checkpoint_write(path, body, m, m->grads + o->begin, o->begin, o->end, &seal.body_sum);
+    }
+    saved = saved && all_wrote(t, status, &seal.body_sum, &(uint64_t){0}, what);
+    if (saved && t->is_main) { status = checkpoint_seal_write(path, &seal); }
+    if (saved && t->is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
+    saved = saved && all_succeeded(t, status, what);
+    if (!saved && t->is_main) { checkpoint_file_remove_tmp(path); }
+    return saved;
+}
+
 // --debug dump-gradients. Explicitly requested, so a failed write ends the run.
 static void dump_gradients(Trainer* t) {
     const char* path = dynapipe_option(t->dp, "--dump-gradients");
-    if (path == NULL) { return; }
-    const Optimizer* o = &t->optimizer;
-    uint64_t body_sum = 0;
-    CheckpointSeal seal = {.step = t->step, .vocab_hash = t->info.vocab_hash};
-    Status status = t->is_main ? checkpoint_create_gradients(path, &t->model.config) : STATUS_OK;
-    bool saved = all_succeeded(t, status, "gradients");
-    if (saved && owns_moments(t)) {
-        status = checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + o->begin, o->begin,
-                                  o->end, &body_sum);
-    }
-    saved = saved && all_wrote(t, status, &body_sum, &(uint64_t){0}, "gradients");
-    seal.body_sum = body_sum;
-    if (saved && t->is_main) { status = checkpoint_seal_write(path, &seal); }
-    if (saved && t->is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
-    if (saved && all_succeeded(t, status, "gradients")) { return; }
-    if (t->is_main) { checkpoint_file_remove_tmp(path); }
+    if (path == NULL || save_alone(t, path, CHECKPOINT_FLOATS, "gradients")) { return; }
     die(t, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
 
@@ -1065,6 +1102,12 @@ static void check_flags(Trainer* t, OptimizerKind* kind) {
     if (flags->output_dir == NULL && (flags->resume || wants_saves)) {
         refuse(t, "-y and -n need a folder ---> add -o DIR");
     }
+    if (flags->output_dir == NULL && flags->keep_best) {
+        refuse(t, "--keep-best 1: no folder to keep a model in ---> add -o DIR");
+    }
+    if ((flags->keep_best || flags->patience > 0) && (flags->val_pattern == NULL || flags->val_every <= 0)) {
+        refuse(t, "--keep-best and --patience: no validation ---> add -j FILES, and -v above 0");
+    }
     if (flags->resume && flags->overwrite) {
         refuse(
             t,
@@ -1076,6 +1119,7 @@ static void build(Trainer* t) {
     OptimizerKind kind = OPTIMIZER_ADAMW;
     const TrainFlags* flags = &t->flags;
     check_flags(t, &kind);
+    find_newest(t);
     t->made_output = flags->output_dir != NULL && access(flags->output_dir, F_OK) != 0;
     t->made_export = flags->export_dir != NULL && access(flags->export_dir, F_OK) != 0;
     sum(t, 0);  // every rank has looked
@@ -1153,6 +1197,31 @@ static void print_validation(const Trainer* t, double loss, bool with_scores) {
     fflush(stdout);
 }
 
+// --keep-best, --patience. A validation repeated by a resumed run is no new one.
+static void follow_lowest(Trainer* t, double loss) {
+    char path[CHECKPOINT_PATH_CHARS];
+    const TrainFlags* flags = &t->flags;
+    if (!flags->keep_best && flags->patience == 0) { return; }
+    bool is_lower = t->lowest_step < 0 || (t->step > t->lowest_step && loss < t->lowest_loss);
+    if (sum(t, t->is_main && is_lower) > 0) {  // rank 0 decides
+        t->lowest_step = t->step;
+        t->lowest_loss = loss;
+        bool saved =
+            flags->keep_best && save_alone(t, path_of_best(t, path), CHECKPOINT_PARAMS, "model_best.bin");
+        t->save_failed |= flags->keep_best && !saved;
+        if (!saved || !t->is_main) { return; }
+        printf("saved %s: step %d, the lowest validation loss\n", path, t->step);
+        keep_tokens(t);
+    } else if (flags->patience > 0 &&
+               t->step - t->lowest_step >= (int64_t)flags->patience * flags->val_every) {
+        if (t->is_main && t->step < t->num_steps) {
+            printf("--patience %d: no lower validation loss than %f of step %d: stopping at step %d of %d\n",
+                   flags->patience, t->lowest_loss, t->lowest_step, t->step, t->num_steps);
+        }
+        t->num_steps = t->step;  // the last step, with all that follows it
+    }
+}
+
 static void validate(Trainer* t) {
     double loss;
     check(t, dynapipe_validate(t->dp, t->flags.val_samples, &loss, t->task_loss));
@@ -1170,6 +1239,7 @@ static void validate(Trainer* t) {
     };
     check(t, dynapipe_report_validation(t->dp, &validation));
     logger_val(&t->logger, t->step, (float)loss);
+    follow_lowest(t, loss);
 }
 
 static void show_answers(Trainer* t, int num_samples) {
@@ -1310,6 +1380,7 @@ static int train(Trainer* t) {
     for (;;) {
         bool is_last = t->step >= t->num_steps;
         if (dynapipe_stop_signal(t->dp) == 0) { look_at_model(t, is_last); }
+        is_last = t->step >= t->num_steps;  // --patience
         int stop_signal = dynapipe_stop_signal(t->dp);
         maybe_save(t, is_last, stop_signal != 0);
         if (stop_signal == 0) {  // a save waits for verification, which a signal ends
@@ -1368,6 +1439,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
         return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     t->kind = kind;
+    t->lowest_step = -1;
     dynapipe_watch_signals(NULL);
     check(t, dynapipe_open(&t->dp, &argc, &argv, train_flags_words()));
     dynapipe_watch_signals(t->dp);

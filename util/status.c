@@ -80,6 +80,19 @@ char* printable(char* out, size_t out_bytes, const char* text) {
     return printable_bytes(out, out_bytes, text, strlen(text));
 }
 
+size_t valid_utf8(char* out, const char* text, size_t num_bytes) {
+    size_t at = 0, length;
+    uint32_t code;
+    for (size_t i = 0; i < num_bytes; i += length) {
+        length = utf8_decode((const unsigned char*)text + i, num_bytes - i, &code);
+        bool is_valid = length > 0;
+        if (!is_valid) { length = 1; }
+        memcpy(out + at, is_valid ? text + i : "\xef\xbf\xbd", is_valid ? length : 3);
+        at += is_valid ? length : 3;
+    }
+    return at;
+}
+
 // --- status --------------------------------------------------------------------------------------------
 
 const char* printable_name(const char* name) {

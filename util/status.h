@@ -64,6 +64,10 @@ char* printable(char* out, size_t out_bytes, const char* text);
 // The same for num_bytes of text without a NUL after them (a NUL within is a control character).
 char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_bytes);
 
+// Bytes that are no UTF-8 text become U+FFFD, so at most three times as many; not terminated. Returns how
+// many.
+size_t valid_utf8(char* out, const char* text, size_t num_bytes);
+
 // For arguments of printf: one of 16 buffers of this thread. Names of up to 255 bytes are complete.
 const char* printable_name(const char* name);
 #define PRINTABLE(name) printable_name(name)

@@ -224,9 +224,10 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
     DynapipeBatch result = {0};
     int32_t longest_sample = 0;
     TRY(measure(&result, &longest_sample, batch, sequences, num_sequences, segments));
-    int32_t pad_token = loader_info(loader)->pad_token;
+    const LoaderInfo* info = loader_info(loader);
+    int32_t pad_token = info->pad_token;
     int32_t most_rows = params->encoder_decoder ? result.num_dec_tokens : result.num_tokens;
-    if (pad_token < 0) { pad_token = loader_info(loader)->eot_token; }
+    if (pad_token < 0) { pad_token = info->eot_token < info->num_ids ? info->eot_token : 0; }
     Collation at = {.params = params,
                     .loader = loader,
                     .batch = batch,

@@ -808,6 +808,9 @@ static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOp
     const SampleFile* file = &loader->shards.files[0];
     int32_t num_tasks = info->num_tasks = loader->shards.num_tasks;
     info->vocab = file->vocab;
+    for (int32_t f = 0; f < loader->shards.num_files; f++) {
+        if (file[f].num_ids > info->num_ids) { info->num_ids = file[f].num_ids; }
+    }
     info->eot_token = file->eot_token;
     info->pad_token = file->pad_token;
     info->tokenizer = file->tokenizer;

@@ -88,8 +88,8 @@ typedef struct {
     int32_t num_tasks;
     int64_t *task_cut, *task_skipped;     // [num_tasks] samples; skipped: without empty texts
     int64_t *task_samples, *task_picked;  // [num_tasks] usable ones, and of them those in loader_pick()
-    int32_t vocab, eot_token;
-    int32_t pad_token;  // first token of T5's decoder; -1: none
+    int32_t vocab, eot_token, num_ids;    // num_ids: as in SampleFile, of all files
+    int32_t pad_token;                    // first token of T5's decoder; -1: none
     SampleTokenizer tokenizer;
     uint64_t vocab_hash;     // 0: unknown
     int64_t num_samples;     // usable, without skipped ones

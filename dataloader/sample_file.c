@@ -122,7 +122,7 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     memcpy(&header, data, sizeof header);
     TRY(check_header(file->path, &header));
     file->num_tasks = (int32_t)header.num_tasks;
-    file->vocab = (int32_t)header.vocab;
+    file->num_ids = file->vocab = (int32_t)header.vocab;
     file->eot_token = (int32_t)header.eot_token;
     file->tokenizer = (SampleTokenizer)header.tokenizer;
     file->pad_token = (int32_t)header.pad_token;
@@ -275,6 +275,10 @@ bool llmc_tokens_begins(const SampleFile* file, int64_t sample) {
 // Counts the documents, then lists them.
 static Status build_index(SampleFile* file) {
     SampleIndex* index = NULL;
+    for (int64_t i = 0; i < file->num_tokens; i++) {  // an id beyond the vocabulary is found when it is read
+        uint32_t token = token_at(file, i), last = (uint32_t)file->vocab - 1;
+        if (token >= (uint32_t)file->num_ids) { file->num_ids = (int32_t)(token < last ? token : last) + 1; }
+    }
     for (int pass = 0; pass < 2; pass++) {
         file->num_samples = file->num_dropped = 0;
         for (int64_t begin = 0, end; begin < file->num_tokens; begin = end) {

@@ -99,6 +99,7 @@ typedef struct {
     Arena arena;  // path, task names and, for llm.c files and cut texts, the index
     const char* path;
     int64_t num_samples, num_tokens;
+    int32_t num_ids;  // every token id is below it; llm.c files: the largest + 1, others: vocab
     int32_t num_tasks, vocab, eot_token, pad_token, input_tail;  // as in SampleVocab
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;

@@ -339,7 +339,8 @@ typedef struct {
     int32_t num_steps;      // of the run
     uint64_t vocab_hash;    // of all tokens' bytes; 0: unknown
     int64_t num_validated;  // samples of the last dynapipe_validate()
-    int64_t reserved[2];    // zeros
+    int64_t num_ids;        // every token id is below it; less than vocab in llm.c's token files at most
+    int64_t reserved[1];    // zero
 } DynapipeDataInfo_v1;
 
 // The data must be the same files on all ranks. During training they read through all of it, each a part: a

@@ -42,11 +42,11 @@ start_of() {
     case $1 in
         cpu) say "make train_gpt2 prepare_data DYNAPIPE=1" "$data"
             [ -e "$tree/gpt2_124M.bin" ] || say "./dev/download_starter_pack.sh    (or python3 train_gpt2.py: writes gpt2_124M.bin)"
-            say "mpirun -np 2 ./train_gpt2 --model gpt2_124M.bin --train-data data/mine/train.bin --val-data data/mine/val.bin" ;;
+            say "dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 --model gpt2_124M.bin --train-data data/mine/train.bin --val-data data/mine/val.bin" ;;
         cuda) [ ! -e "$tree/gpt2_124M_bf16.bin" ] || model=gpt2_124M_bf16.bin
             say "make train_gpt2cu prepare_data DYNAPIPE=1" "$data"
-            say "mpirun -np 2 ./train_gpt2cu -e $model -i data/mine/train.bin -j data/mine/val.bin" ;;
-        llama3) say "make train_llama3cu DYNAPIPE=1" "mpirun -np 2 ./train_llama3cu -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;
+            say "dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2cu -e $model -i data/mine/train.bin -j data/mine/val.bin" ;;
+        llama3) say "make train_llama3cu DYNAPIPE=1" "dynapipe_plugin/mpirun.sh -np 2 ./train_llama3cu -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;
     esac
 }
 # The edits of its file: function|where|piece of code|lines or what replaces the piece|why. where: above the function, first in

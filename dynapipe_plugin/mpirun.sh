@@ -8,6 +8,8 @@
 #   a host is gone            the ranks give up (--comm-timeout), but mpirun waits for that host, for a quarter of an hour: 6 seconds
 #                             after the last rank here it is killed
 #   mpirun.sh --clean         does only that, for all runs of this user that have died
+#   as root, or with more ranks than cores   mpirun does not refuse
+#   a rank fails              its own message is all that is printed; the exit status is the rank's
 #   this script is killed     the run goes on without it, and what Open MPI may leave stays: kill -USR1 to mpirun ends it, saved
 #
 # Open MPI's own mpirun (4.1) answers SIGTERM and SIGINT with SIGCONT at once, SIGTERM a second later, SIGKILL another second
@@ -22,6 +24,8 @@ done
 host=$(uname -n)
 shared=${OMPI_MCA_btl_vader_backing_directory:-/dev/shm}
 session=${TMPDIR:-/tmp}/ompi.${host%%.*}.$(id -u)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
+export OMPI_MCA_rmaps_base_oversubscribe=${OMPI_MCA_rmaps_base_oversubscribe:-1}
 
 # Nobody has it mapped or open. What belongs to others is not looked at: names have the user's number.
 is_unused() {
@@ -50,6 +54,21 @@ if [ "${1:-}" = --clean ]; then
     clean
     exit 0
 fi
+
+# Of what is printed, without mpirun's two notices that a rank has ended with an error. (Its --quiet would also hide programs that
+# do not exist, and ranks that a signal has killed.)
+without_notices() {
+    trap '' TERM INT USR1 HUP
+    exec sed -u '/^-\{74\}$/ {
+        N
+        /\n\(Primary job  terminated normally\|mpirun detected that one or more processes exited with non-zero\)/ {
+            :more
+            N
+            /\n-\{74\}$/ !b more
+            d
+        }
+    }' >&2
+}
 
 # Processes on this host that mpirun started: its environment goes to them.
 ranks() {
@@ -92,10 +111,13 @@ tell() {
     kill -USR1 "$mpirun" 2>/dev/null
 }
 
+exec {said}> >(without_notices)
+filter=$!
 [ ! -t 0 ] || exec </dev/null  # a job in the background may not read from a terminal
 set -m                         # a process group of its own: Ctrl-C is for this script alone
-DYNAPIPE_MPIRUN=$$ "${MPIRUN:-mpirun}" "$@" &
+DYNAPIPE_MPIRUN=$$ "${MPIRUN:-mpirun}" "$@" 2>&"$said" {said}>&- &
 mpirun=$!
+exec {said}>&-
 [ -z "$signal" ] || tell
 # No `wait` yet: where mpirun ends while a signal interrupts it, bash gives the status of the signal, or waits for ever.
 exec {never}<> <(:)
@@ -123,6 +145,9 @@ done
 left=$(ranks)
 # shellcheck disable=SC2086
 [ -z "$left" ] || kill -KILL $left 2>/dev/null
+wait "$filter"
 clean
+# Open MPI says so only at times
+[ $status -le 128 ] || [ -n "$told" ] || echo "mpirun.sh: exit status $status, as by SIG$(kill -l $status)" >&2
 if [ $status -eq 0 ] && [ "$told" = INT ]; then status=130; fi
 exit $status

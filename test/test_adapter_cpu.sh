@@ -91,6 +91,8 @@ ok $? "the loss falls: from ${first#* } to ${last#* }"
 run whole 2 $data --stages 1 --steps 9 --val-data "$work/data/val.bin"
 [ "$(grep -c 'likeliest tokens' "$work/whole.log")" -eq 1 ]
 ok $? "two replicas of the whole model: its text is sampled once"
+[ "$(grep -cE 'num_batches|tokenizer' "$work/bare.log")" -eq 2 ] && ! grep -E 'num_batches|tokenizer' "$work/whole.log"
+ok $? "not a word of loaders and a tokenizer that are not used"
 # shellcheck disable=SC2086
 run cut 2 $data --steps 9 --val-data "$work/data/val.bin" --stages 2
 [ "$(grep -c 'likeliest tokens' "$work/cut.log")" -eq 0 ] && [ "$(grep -c 'questions are skipped' "$work/cut.log")" -eq 1 ]
@@ -101,6 +103,19 @@ ok $? "validation: 3 times the same by 2x1 and 1x2, $(grep -m1 'val loss' "$work
 run val-all 2 $data --steps 1 --val-data "$work/data/train.bin" --stages 2
 val=$(echo "$(sed -n 's/^val loss //p' "$work/val-all.log") $("$work/one_by_one" loss "$work/data/train.bin" "$tree/model.bin" 120 600 | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
 ok $? "the loss of all samples by the tree's own functions, within $val"
+# llm.c's token files say GPT-2's vocabulary, and may be of a small one; what fills up a padded microbatch is not learnt.
+llmc_tokens() { printf '\x88\xd8\x34\x01\1\0\0\0\x88\x13\0\0' && head -c 1012 /dev/zero && cat; }  # 5000 of them
+llmc_tokens <"$tree/train.tok" >"$work/llmc_train.bin"
+run llmc 2 --train-data "$work/llmc_train.bin" --val-data "$work/llmc_train.bin" --model "$tree/model.bin" --max-tokens 120 --batch-tokens 600 --steps 1 --lr 1e-9 --stages 2 --layout padded
+val=$(echo "$(sed -n 's/^val loss //p' "$work/llmc.log") $("$work/one_by_one" loss "$work/llmc_train.bin" "$tree/model.bin" 120 600 | sed -n 's/^mean loss //p')" | within 1e-5 1 relative)
+ok $? "llm.c's token file of a small vocabulary: the loss of the tree's own functions, within $val"
+{ printf '\1\1' && tail -c +3 "$tree/train.tok"; } | llmc_tokens >"$work/llmc_large.bin"
+refuses "the data has 258 ids, the model 257" "one with an id beyond it" 1 --train-data "$work/llmc_large.bin" --model "$tree/model.bin" --max-tokens 120
+cp "$tree/model.bin" "$work/260.bin" && printf '\x04' | dd of="$work/260.bin" bs=1 seek=12 conv=notrunc 2>/dev/null
+# shellcheck disable=SC2086
+run few 2 $data --steps 1 --model "$work/260.bin"
+[ "$(grep -c '^warning: the data has 257 ids, the model 260.* ---> ' "$work/few.log")" -eq 1 ] && ! grep '^warning' "$work/whole.log"
+ok $? "a model of more ids than the data: $(grep -o 'warning: .*' "$work/few.log")"
 # shellcheck disable=SC2086
 run check 1 $data --check-model 1
 [ $? -eq 0 ] && ! grep -q '^FAIL' "$work/check.log" && [ "$(grep -c '^ok ' "$work/check.log")" -ge 11 ] && grep -q "^ok .*program's own" "$work/check.log"

@@ -360,6 +360,27 @@ static void impossible_windows_are_refused(void) {
     arena_free(&arena);
 }
 
+// llm.c's files may be of a vocabulary without the end-of-text token that padding is made of.
+static void padding_is_below_the_largest_id(void) {
+    LoaderOptions options = {.batch_tokens = 300, .max_seq_tokens = LONGEST};
+    CollateParams params = {.pad_token = -1, .start_token = -1};
+    PlanSequence padded = {0, 1, 4, 0};
+    PlanSegment whole = {0, 0, 2};
+    Loader* loader = NULL;
+    Arena arena = {0};
+    LoaderBatch batch;
+    DynapipeBatch got;
+    char path[80];
+    snprintf(path, sizeof path, "%s/small.bin", made_dir);
+    maker_write_llmc(path, 20240520, 1, (int32_t[]){1, 2, 1}, 3);
+    CHECK_OK(loader_open(&loader, path, &options));
+    CHECK_OK(loader_next(loader, &batch, &arena));
+    CHECK_OK(collate(&got, loader, &batch, &padded, 1, &whole, &params, &arena));
+    for (int32_t t = 0; t < 4; t++) { CHECK(got.tokens[t] < loader_info(loader)->num_ids); }
+    loader_close(loader);
+    arena_free(&arena);
+}
+
 // Of thousands of tokens hardly two have the same key; another step, seed, side or sample has
 // other keys, and every bit is set about half the time.
 static void keys_tell_tokens_apart(void) {
@@ -405,6 +426,7 @@ int main(int argc, char** argv) {
     RUN(every_layout_equals_its_definition);
     RUN(pieces_joined_are_the_whole);
     RUN(impossible_windows_are_refused);
+    RUN(padding_is_below_the_largest_id);
     RUN(keys_tell_tokens_apart);
     maker_dir_remove(made_dir);
     maker_free(&chats);

@@ -19,6 +19,16 @@ trap '[ $((++told)) -lt 2 ] || exit 4' USR1
 for _ in $(seq 100); do read -rt 0.1 -u "$never"; done
 exit 9
 END
+# one whose ranks fail, with Open MPI's notices
+cat >"$work/failing" <<'END'
+#!/bin/sh
+notice() { printf '%074d\n%b\n%074d\n' 0 "$1" 0 | sed '/^0*$/ s/0/-/g' >&2; }
+echo "error: what is wrong ---> what to do" >&2
+notice 'Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.'
+notice 'mpirun detected that one or more processes exited with non-zero status, thus causing\n\n  Exit code:    7'
+[ "$1" -le 128 ] || notice 'mpirun noticed that process rank 0 with PID 0 on node vm exited on signal 9 (Killed).'
+exit "$1"
+END
 chmod +x "$work"/*
 export PATH=$work:$PATH MPIRUN=$work/ranks LAUNCH=env SLURM_JOB_ID=17
 
@@ -48,6 +58,22 @@ for seconds in 0.3 0.6; do
     ends 130 $seconds 0 INT dynapipe_plugin/mpirun.sh $seconds 0
 done
 MPIRUN=$work/forgetful ends 4 2.5 4 TERM dynapipe_plugin/mpirun.sh
+prints() {  # status of the ranks, lines
+    local got lines
+    MPIRUN=$work/failing dynapipe_plugin/mpirun.sh "$1" 2>"$work/log"
+    got=$? lines=$(grep -v '^-*$' "$work/log")
+    if [ $got -eq "$1" ] && [ "$lines" = "$2" ]; then
+        passed=$((passed + 1))
+        echo "ok   status $1: $lines"
+    else
+        failed=$((failed + 1))
+        echo "FAIL status $1: $got, $lines"
+    fi
+}
+prints 7 "error: what is wrong ---> what to do"
+prints 137 "error: what is wrong ---> what to do
+mpirun noticed that process rank 0 with PID 0 on node vm exited on signal 9 (Killed).
+mpirun.sh: exit status 137, as by SIGKILL"
 for status in 0 3; do ends $status 0.6 $status USR1 dev/slurm_train.sh ranks 0.6 $status -o "$work/out"; done
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -398,6 +398,9 @@ static void documents_become_samples(void) {
         CHECK_OK(sample_file_open(&file, path));
         CHECK_EQ(file.vocab, kind->vocab);
         CHECK_EQ(file.eot_token, kind->eot_token);
+        int32_t num_ids = 0;
+        for (int32_t i = 0; i < num_tokens; i++) { num_ids = tokens[i] >= num_ids ? tokens[i] + 1 : num_ids; }
+        CHECK_EQ(file.num_ids, num_ids);
         CHECK_EQ(file.num_tokens, num_tokens);
         check_documents(&file, kind, tokens, num_tokens);
         int32_t limit = rng_between(&rng, 1, 50);

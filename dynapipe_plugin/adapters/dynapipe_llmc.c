@@ -513,10 +513,18 @@ static Status check_data(const DynapipeLlmc* run, int32_t model_tokens, int32_t 
             "samples of up to %d tokens (--max-tokens, -t), but the model takes %d ---> give at most that",
             run->about.max_seq_tokens, model_tokens);
     }
-    if (run->info.vocab > model_vocab) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "the data has %d ids, the model %d ---> data of this model's tokenizer, or another model",
-                    run->info.vocab, model_vocab);
+    if (run->info.num_ids > model_vocab) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "the data has %lld ids, the model %d ---> data of this model's tokenizer, or another model",
+            (long long)run->info.num_ids, model_vocab);
+    }
+    if (run->info.vocab < model_vocab && is_main(run)) {
+        fprintf(
+            stderr,
+            "warning: the data has %d ids, the model %d: were they made for one another? ---> data of this "
+            "model's tokenizer (./prepare_data --tokenizer)\n",
+            run->info.vocab, model_vocab);
     }
     return run->model_path != NULL ? check_vocabulary(run, run->model_vocab_hash, run->model_path)
                                    : STATUS_OK;

@@ -272,6 +272,7 @@ called for one after the other. The first range reads ids, the others find their
 of the residual stream grows in `din`. Losses and dlogits of tokens that are not supervised are cleared after
 their classifier. Of a head shared by rows, a share calls their products and their classifier on its rows.
 */
+#include <unistd.h>
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -1328,6 +1329,10 @@ static void dynapipe_cuda_close(void) {
 #define dataloader_next_batch(loader) \
     DYNAPIPE_OR(dynapipe_llmc_end_if_told(dynapipe_cuda_run), dataloader_next_batch(loader))
 #define dataloader_free(loader) DYNAPIPE_OR((void)0, dataloader_free(loader))
+#define tokenizer_init(tokenizer, path) /* without a file as theirs, but unsaid */ \
+    (dynapipe_cuda_is_on() && access(path, R_OK) != 0                             \
+         ? (void)memset((void*)(tokenizer), 0, sizeof *(tokenizer))               \
+         : tokenizer_init(tokenizer, path))
 #define update_detector(...) dynapipe_cuda_z(update_detector(__VA_ARGS__))
 #define write_checkpoint(directory, step, model, ...) \
     DYNAPIPE_OR(dynapipe_cuda_save(directory), write_checkpoint(directory, step, model, __VA_ARGS__))

@@ -284,7 +284,8 @@ int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
 }
 
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
-    const LoaderInfo* info = loader_info(dp->train);
+    const LoaderInfo *info = loader_info(dp->train),
+                     *val = loader_info(dp->val != NULL ? dp->val : dp->train);
     *out = (DynapipeDataInfo_v1){
         .vocab = info->vocab,
         .eot_token = info->eot_token,
@@ -295,10 +296,11 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .num_tokens = info->num_tokens,
         .num_truncated = info->num_cut,
         .num_skipped = info->num_skipped,
-        .num_val_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0,
+        .num_val_samples = dp->val != NULL ? val->num_samples : 0,
         .num_steps = dp->num_steps,
         .num_validated = dp->num_validated,
         .vocab_hash = info->vocab_hash,
+        .num_ids = info->num_ids > val->num_ids ? info->num_ids : val->num_ids,
     };
     return 0;
 }

@@ -45,6 +45,17 @@ static inline void dataloader_next_batch(DataLoader* loader) {
     }
 }
 
+typedef struct {
+    int init_ok;
+} Tokenizer;
+
+static inline void tokenizer_init(Tokenizer* tokenizer, const char* path) {
+    FILE* file = fopen(path, "rb");
+    tokenizer->init_ok = file != NULL;
+    if (file == NULL) { printf("WARNING: Failed to open the tokenizer file %s\n", path); }
+    if (file != NULL) { fclose(file); }
+}
+
 static inline void dataloader_free(DataLoader* loader) {
     free(loader->tokens);
     free(loader->inputs);

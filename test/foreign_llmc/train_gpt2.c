@@ -324,6 +324,9 @@ int main(void) {
     DataLoader train_loader, val_loader;
     dataloader_init(&train_loader, "train.tok", B, T, 0, 1, 1);
     dataloader_init(&val_loader, "val.tok", B, T, 0, 1, 0);
+    printf("train dataset num_batches: %zu\n", train_loader.num_tokens / (size_t)(B * T));
+    Tokenizer tokenizer;
+    tokenizer_init(&tokenizer, "tokenizer.bin");
     int* text = (int*)calloc((size_t)B * T, sizeof(int));
     for (int step = 0; step < 9; step++) {
         if (step % 4 == 0) {
@@ -345,7 +348,7 @@ int main(void) {
                 }
                 printf("%d ", text[t]);
             }
-            printf("are the likeliest tokens\n");
+            printf("are the likeliest tokens%s\n", tokenizer.init_ok ? ", and words" : "");
         }
         dataloader_next_batch(&train_loader);
         gpt2_forward(&model, train_loader.inputs, train_loader.targets, B, T);

@@ -411,6 +411,8 @@ int main(int argc, char* argv[]) {
                     multi_gpu_config.num_processes, 1);
     dataloader_init(&val_loader, val_data_pattern, B, T, multi_gpu_config.process_rank,
                     multi_gpu_config.num_processes, 0);
+    Tokenizer tokenizer;
+    tokenizer_init(&tokenizer, "tokenizer.bin");
     int train_num_batches = max_steps;
     const bool hellaswag_available = false, run_hellaswag = hellaswag_eval && hellaswag_available;
     set_zero_configs(&multi_gpu_config, zero_stage, model.num_parameters);

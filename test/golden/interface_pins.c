@@ -169,8 +169,8 @@ static const Layout layouts[] = {
 #define AT(member) offsetof(DynapipeDataInfo_v1, member)
     {"DynapipeDataInfo_v1", {sizeof(DynapipeDataInfo_v1), AT(vocab), AT(eot_token), AT(num_tasks), AT(tokenizer),
      AT(pad_token), AT(num_samples), AT(num_tokens), AT(num_truncated), AT(num_skipped), AT(num_val_samples),
-     AT(num_steps), AT(vocab_hash), AT(num_validated), AT(reserved)},
-     {104, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88}},
+     AT(num_steps), AT(vocab_hash), AT(num_validated), AT(num_ids), AT(reserved)},
+     {104, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96}},
 #undef AT
 #define AT(member) offsetof(DynapipeStep_v1, member)
     {"DynapipeStep_v1", {sizeof(DynapipeStep_v1), AT(loss), AT(supervised_tokens), AT(total_tokens),

@@ -91,8 +91,8 @@ ok $? "the loss falls: from ${first#* } to ${last#* }"
 run whole 2 $data --stages 1 --steps 9 --val-data "$work/data/val.bin"
 [ "$(grep -c 'likeliest tokens' "$work/whole.log")" -eq 1 ]
 ok $? "two replicas of the whole model: its text is sampled once"
-[ "$(grep -cE 'num_batches|tokenizer' "$work/bare.log")" -eq 2 ] && ! grep -E 'num_batches|tokenizer' "$work/whole.log"
-ok $? "not a word of loaders and a tokenizer that are not used"
+grep -q tokenizer "$work/bare.log" && ! grep tokenizer "$work/whole.log"
+ok $? "not a word of a tokenizer that is not used"
 # shellcheck disable=SC2086
 run cut 2 $data --steps 9 --val-data "$work/data/val.bin" --stages 2
 [ "$(grep -c 'likeliest tokens' "$work/cut.log")" -eq 0 ] && [ "$(grep -c 'questions are skipped' "$work/cut.log")" -eq 1 ]

@@ -2,6 +2,7 @@
 # test/foreign_trainer, a trainer that knows nothing of this one but dynapipe.h, as C11 and as C++17: its model passes the
 # checker, 2 stages x 2 replicas give the losses of its own loop fed one sample at a time, a run goes on from its checkpoint. It
 # guards the interface: where it no longer builds, v1 was broken.
+# concerns: dynapipe_plugin/dynapipe.h dynapipe_plugin/measure dynapipe_plugin/run/session test/foreign_trainer
 needs=g++
 . "$(dirname "$0")/train_lib.sh"
 trainer_dir=$work/a/tree

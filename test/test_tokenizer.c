@@ -645,15 +645,18 @@ static void a_bpe_is_known_by_ids_and_merges(void) {
     put("merges.txt", merges);
     json_t* vocab = json_load_file(TINY_VOCAB, 0, NULL);
     for (int way = 0; way < 4; way++) {
-        const char* const words[] = {"a", "th"};
+        const char* const words[] = {"aa", "ab"};
         json_int_t ids[2];
-        for (int i = 0; i < 2; i++) { ids[i] = json_integer_value(json_object_get(vocab, words[i])); }
-        for (int i = 0; way == 2 && i < 2; i++) {
+        for (int i = 0; i < 2; i++) {
+            CHECK(json_object_get(vocab, words[i]) != NULL);
+            ids[i] = json_integer_value(json_object_get(vocab, words[i]));
+        }
+        for (int i = 0; way >= 2 && i < 2; i++) {  // swapped, and back
             json_object_set_new(vocab, words[i], json_integer(ids[1 - i]));
         }
         char* text = json_dumps(vocab, way == 0 ? JSON_INDENT(2) | JSON_SORT_KEYS : JSON_ENSURE_ASCII);
         put("vocab.json", text);
-        if (way == 3) {  // without the first merge
+        if (way == 3) {  // as it was, without the first merge
             put("merges.txt", strchr(strchr(merges, '\n') + 1, '\n') + 1);
         }
         CHECK_EQ(folder_hash(TOKENIZER_GPT2) == right, way < 2);

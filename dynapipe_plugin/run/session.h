@@ -81,8 +81,9 @@ typedef struct {
     char* debug;  // what --debug gives, cut into its items; other members point into it
 } SessionOptions;
 
-// own: the program's own --options, as options_take().
+// An option that is given for a number of stages; NULL: none is.
 const char* session_options_of_stages(const SessionOptions* options);
+// own: the program's own --options, as options_take().
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own);
 void session_options_free(SessionOptions* options);  // an all-zero one is fine
 void session_options_print(FILE* out);

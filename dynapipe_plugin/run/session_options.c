@@ -144,7 +144,6 @@ void session_options_free(SessionOptions* options) {
     options->debug = NULL;
 }
 
-// An option that is given for a number of stages; NULL: none is.
 const char* session_options_of_stages(const SessionOptions* options) {
     const bool is_list = options->placement != NULL && isdigit((unsigned char)options->placement[0]);
     return options->stage_split != NULL                      ? "--stage-split"

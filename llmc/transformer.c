@@ -4,7 +4,11 @@ some blocks (ModelBlock), from any to any, numbered here from 0 to N - 1:
 
     x_0 = embedding or `in`;   x_i+1 = x_i + out(inner(in(norm x_i)))
     inner:  attention of q, k, v = in(...);  with q = in(...), k, v = kv(enc_out);  or an activation
-    logits = head(norm x_N) of the supervised rows; an encoder's end: enc_out = norm x_N
+    logits = head(norm x_N); an encoder's end: enc_out = norm x_N
+
+Nothing reads the last feed-forward's output for tokens without loss. So from the chain's last block on the
+stream has the supervised rows only (num_rows, C): the block before it ends with a gather of rows, and its
+backward begins with zeros for the other tokens.
 
 The sum that ends a block and the next block's norm are fused into one pass, within a range.
 
@@ -18,7 +22,7 @@ share one set.
 
 At a boundary:  inside the first stack x (T, C);  between the stacks enc_out (T enc, C);  inside the decoder
 enc_out, then x (T dec, C), each with its tokens rounded up to 16;  before the last block, which reads no
-enc_out, and after it x, or, of a range that feeds the head's shares, the normed rows (num_rows, C).
+enc_out, and after it x (num_rows, C), or, of a range that feeds the head's shares, the same rows normed.
 
 Pieces. Window 0 may be a piece of a sample that is cut along its tokens (dynapipe.h). The last stack's
 attentions then read its keys and values from batch->kept, where every forward copies those of its own tokens:
@@ -64,6 +68,12 @@ static int num_of_type(const Model* m, Side side, ModelBlockType type) {
     return num;
 }
 
+// Has x_i supervised rows only?
+static bool is_in_rows(const Model* m, Side side, int i) {
+    return side == last_side(m) &&
+           model_blocks(m, side).begin + i >= model_stack_blocks(&m->config, side) - 1;
+}
+
 // Does the stack begin here, with its embedding? Does it end here, with the head or the encoder's norm?
 static bool begins(const Model* m, Side side) {
     return blocks_of(m, side) > 0 && model_blocks(m, side).begin == 0;
@@ -107,10 +117,8 @@ static int64_t boundary_dec_values(const Model* m, int block, int num_tokens) {
 }
 
 int64_t model_boundary_bytes(const Model* m, const ModelBatch* batch, bool is_behind) {
-    if (is_behind ? model_feeds_head(m) : model_is_share(m)) {
-        return head_rows_bytes(&m->config, batch->num_rows);
-    }
     const int block = is_behind ? m->block_end : m->block_begin;
+    if (block >= model_num_blocks(&m->config) - 1) { return head_rows_bytes(&m->config, batch->num_rows); }
     const bool in_decoder = block > model_stack_blocks(&m->config, ENC);
     const int64_t dec_begin = boundary_dec_values(m, block, batch->num_tokens);
     const int64_t num_tokens = in_decoder ? batch->num_dec_tokens : batch->num_tokens;
@@ -136,21 +144,25 @@ static Stats take_stats(const Model* m, char** cursor, int64_t num_rows) {
     return stats;
 }
 
-// A block of the range. T: its stack's tokens, Te: the encoder's.
+// A block of the range. Te: the encoder's tokens.
 typedef struct {
     const ModelBlock* about;
     Side side;
-    int number;          // in its stack
-    int l;               // among those of its kind in this range
-    floatX *x, *x_next;  // (T, C); x_next may be NULL: not needed
-    const floatX* x_in;  // x, or the range's `in`
-    floatX* norm;        // (T, C) normed x
-    Stats stats;         // (T)
-    floatX *in, *din;    // (T, in_width); of an activation the same
-    floatX *kv, *dkv;    // (Te, 2I) of a cross-attention
-    floatX* inner;       // (T, inner_width)
-    float* lse;          // (NH, T) of an attention
-    floatX* dx;          // with KEEP, as din and dkv
+    int number;            // in its stack
+    bool in_rows;          // the chain's last block
+    bool before_rows;      // the one before it: x_next and dx_next have rows
+    int T;                 // its stack's tokens, or the supervised ones
+    const uint32_t* keys;  // (T) of dropout
+    int l;                 // among those of its kind in this range
+    floatX *x, *x_next;    // (T, C); x_next may be NULL: not needed
+    const floatX* x_in;    // x, or the range's `in`
+    floatX* norm;          // (T, C) normed x
+    Stats stats;           // (T)
+    floatX *in, *din;      // (T, in_width); of an activation the same
+    floatX *kv, *dkv;      // (Te, 2I) of a cross-attention
+    floatX* inner;         // (T, inner_width)
+    float* lse;            // (NH, T) of an attention
+    floatX* dx;            // with KEEP, as din and dkv
     const floatX* dx_next;
 } Block;
 
@@ -167,19 +179,18 @@ static void take_own(Block* b, const Model* m, ModelBlockType type, int64_t T, c
 }
 
 typedef struct {
-    int64_t T;  // rounded up
-    char* own;  // with KEEP each block's own buffers
+    int64_t T, R;  // tokens and rows, rounded up
+    char* own;     // with KEEP each block's own buffers
     int64_t layer_bytes;
     floatX *x, *in[2], *kv;  // slot 0; in: of each attention
     Block shared;            // without KEEP
 } StackActs;
 
 typedef struct {
-    int num_rows;         // capacity
-    floatX *rows, *norm;  // (num_rows, C); norm NULL where the head is shared
-    Stats stats;          // (num_rows)
-    uint32_t* keys;       // (num_rows) of dropout, where rows are dropped
-    floatX* logits;       // (num_rows, Vp), with KEEP their gradients; NULL where the head is shared
+    int num_rows;    // capacity
+    floatX* norm;    // (num_rows, C); NULL where the head is shared
+    Stats stats;     // (num_rows)
+    floatX* logits;  // (num_rows, Vp), with KEEP their gradients; NULL where the head is shared
 } Head;
 
 typedef struct {
@@ -192,12 +203,13 @@ typedef struct {
 
 static void take_kept(StackActs* s, const Model* m, Side side, int64_t Te, char** cursor) {
     const int num_blocks = blocks_of(m, side), of_layer = stack_of(m, side)->num_blocks;
-    const int64_t TC = s->T * m->config.channels;
+    const int64_t TC = s->T * m->config.channels, RC = s->R * m->config.channels;
+    const bool has_rows = is_in_rows(m, side, num_blocks - 1);
     s->own = *cursor;
     for (int i = 0; i < num_blocks; i++) {
         Block block;
         if (i == of_layer) { s->layer_bytes = *cursor - s->own; }
-        take_own(&block, m, block_about(m, side, i)->type, s->T, cursor);
+        take_own(&block, m, block_about(m, side, i)->type, is_in_rows(m, side, i) ? s->R : s->T, cursor);
     }
     for (ModelBlockType type = BLOCK_SELF; type <= BLOCK_CROSS; type++) {
         const int64_t n = num_of_type(m, side, type);
@@ -205,7 +217,10 @@ static void take_kept(StackActs* s, const Model* m, Side side, int64_t Te, char*
         s->in[type] = take(cursor, (n + 1) * s->T * in_width(m, type));
         if (type == BLOCK_CROSS) { s->kv = take(cursor, (n + 1) * Te * 2 * heads_width(m)); }
     }
-    s->x = take(cursor, (num_blocks + begins(m, side) + ends(m, side)) * TC);
+    // slot N, of x_N or dx_N-1, and the one after it have rows
+    const int num_slots = num_blocks + begins(m, side) + ends(m, side),
+              num_rows_slots = has_rows ? 1 + ends(m, side) : 0;
+    s->x = take(cursor, (num_slots - num_rows_slots) * TC + num_rows_slots * RC);
     if (!begins(m, side)) { s->x -= TC; }  // no slot for x_0
 }
 
@@ -225,10 +240,9 @@ static Head take_head(const Model* m, int64_t num_rows, int flags, char** cursor
     const int64_t C = m->config.channels;
     int64_t R = model_round_up(num_rows);
     if (!(flags & (MODEL_KEEP | INFER)) && R > MODEL_HEAD_ROWS) { R = MODEL_HEAD_ROWS; }
-    Head head = {.num_rows = (int)R, .rows = take(cursor, R * C)};
+    Head head = {.num_rows = (int)R};
     if (m->has_head) { head.norm = take(cursor, R * C); }
     head.stats = take_stats(m, cursor, R);
-    if (m->config.kind->drops_more) { head.keys = (uint32_t*)(void*)take_floats(cursor, R); }
     if (m->has_head) { head.logits = take(cursor, R * m->config.padded_vocab); }
     return head;
 }
@@ -240,6 +254,9 @@ static Acts lay_out(const Model* m, const ModelBatch* batch, int flags, void* me
     const bool keep = flags & MODEL_KEEP, has_cross = num_of_type(m, DEC, BLOCK_CROSS) > 0;
     const bool ends_encoder = last_side(m) == DEC && ends(m, ENC);
     Acts acts = {.stacks = {{.T = Te}, {.T = model_round_up(batch->num_dec_tokens)}}};
+    StackActs* last = &acts.stacks[last_side(m)];
+    last->R = model_round_up(batch->num_rows);
+    if (is_in_rows(m, last_side(m), 0)) { last->T = last->R; }
     char* const begin = memory != NULL ? (char*)memory : nowhere;
     char* cursor = begin;
     for (int side = ENC; side <= DEC; side++) {
@@ -295,6 +312,7 @@ typedef struct {
     BatchSide sides[2];
     int num_seqs, num_rows;
     const int32_t *rows, *targets;
+    const uint32_t* row_keys;       // of dropout
     float dropout;                  // the model's if the batch has keys; else 0
     const floatX *in[2], *dout[2];  // x_0 of the stacks and the gradient of x_N where not in acts ...
     floatX *out[2], *din[2];        // ... and x_N and the gradient of x_0
@@ -327,7 +345,7 @@ static void stage_side(Job* job, Side side) {
         // self-attention with a causal mask never sees padding
         if (has_decoder) { out->seq_lens = batch_stage(m->ops, host.seq_lens, job->num_seqs); }
     }
-    if (job->dropout > 0.0f && (has_blocks || m->is_last)) {
+    if (job->dropout > 0.0f && has_blocks) {
         out->keys = (const uint32_t*)batch_stage(m->ops, (const int32_t*)host.keys, host.num_tokens);
     }
     if (!begins(m, side)) { return; }
@@ -374,13 +392,22 @@ static int32_t* stage_piece(Job* job, bool is_cross, int32_t* numbers) {
     return keys + num_keys;
 }
 
-static void stage_pieces(Job* job) {
-    const ModelBatch* batch = job->host;
-    const int num_numbers = 2 * (job->num_seqs + 1) + batch->kept_begin + batch->kept_enc_tokens +
-                            batch->num_tokens + batch->num_dec_tokens;
-    job->numbers = (int32_t*)llmc_alloc((size_t)num_numbers * sizeof(int32_t), "keys of a piece");
-    int32_t* end = stage_piece(job, false, job->numbers);
+static void stage_pieces(Job* job, int32_t* numbers) {
+    int32_t* end = stage_piece(job, false, numbers);
     if (last_side(job->model) == DEC) { stage_piece(job, true, end); }
+}
+
+static void stage_rows(Job* job, int32_t* keys) {
+    const ModelBatch* batch = job->host;
+    const BatchSide host = host_side(batch, last_side(job->model));
+    batch_check_range("row", batch->rows, job->num_rows, host.num_tokens);
+    job->rows = batch_stage(job->model->ops, batch->rows, job->num_rows);
+    for (int i = 0; i < job->num_rows && job->dropout > 0.0f; i++) {
+        keys[i] = (int32_t)host.keys[batch->rows[i]];
+    }
+    if (job->dropout > 0.0f) {
+        job->row_keys = (const uint32_t*)batch_stage(job->model->ops, keys, job->num_rows);
+    }
 }
 
 // Begins a job's staging. An id out of range ends the program.
@@ -393,14 +420,18 @@ static Job begin_job(Model* m, const ModelBatch* batch, void* acts, void* scratc
                .num_seqs = batch->num_seqs,
                .num_rows = batch->num_rows,
                .dropout = batch->token_keys != NULL ? m->dropout : 0.0f};
-    const int num_last = last_side(m) == DEC ? batch->num_dec_tokens : batch->num_tokens;
+    const bool has_pieces = batch->kept_tokens > 0 && blocks_of(m, last_side(m)) > 0;
+    const bool has_rows = m->block_end >= model_num_blocks(&m->config) - 1 && !(flags & INFER);
     ops_stage_begin(m->ops);
     for (int side = ENC; side <= (int)last_side(m); side++) { stage_side(&job, (Side)side); }
-    if (batch->kept_tokens > 0 && blocks_of(m, last_side(m)) > 0) { stage_pieces(&job); }
-    if (!m->is_last || flags & INFER) { return job; }
-    batch_check_range("row", batch->rows, job.num_rows, num_last);
-    job.rows = batch_stage(m->ops, batch->rows, job.num_rows);
-    if (flags & MODEL_HEAD && m->has_head) {
+    if (has_pieces || has_rows) {
+        const int of_pieces = 2 * (job.num_seqs + 1) + batch->kept_begin + batch->kept_enc_tokens +
+                              batch->num_tokens + batch->num_dec_tokens;
+        job.numbers = (int32_t*)llmc_alloc((size_t)(of_pieces + job.num_rows) * sizeof(int32_t), "keys");
+        if (has_pieces) { stage_pieces(&job, job.numbers); }
+        if (has_rows) { stage_rows(&job, job.numbers + of_pieces); }
+    }
+    if (flags & MODEL_HEAD && m->has_head && has_rows) {
         batch_check_range("target", batch->targets, job.num_rows, m->config.vocab);
         job.targets = batch_stage(m->ops, batch->targets, job.num_rows);
     }
@@ -459,7 +490,7 @@ static Block block_at(const Job* job, Side side, int i) {
     if (job->flags & MODEL_KEEP) {
         char* cursor = s->own + l * s->layer_bytes;
         for (int k = l * of_layer; k <= i; k++) {
-            take_own(&b, m, block_about(m, side, k)->type, s->T, &cursor);
+            take_own(&b, m, block_about(m, side, k)->type, is_in_rows(m, side, k) ? s->R : s->T, &cursor);
         }
         if (type != BLOCK_FFN && i < num_blocks) {
             b.in = s->in[type] + l * s->T * in_width(m, type);
@@ -471,7 +502,7 @@ static Block block_at(const Job* job, Side side, int i) {
         }
         b.x = s->x + i * TC;
         b.x_next = b.dx = b.x + TC;
-        b.dx_next = b.x_next + TC;
+        b.dx_next = b.x_next + (is_in_rows(m, side, i) ? s->R * m->config.channels : TC);
     } else {
         b.x = s->x + i % 2 * TC;
         b.x_next = s->x + (i + 1) % 2 * TC;
@@ -480,6 +511,10 @@ static Block block_at(const Job* job, Side side, int i) {
     b.about = about;
     b.side = side;
     b.number = model_blocks(m, side).begin + i;
+    b.in_rows = is_in_rows(m, side, i);
+    b.before_rows = !b.in_rows && is_in_rows(m, side, i + 1);
+    b.T = b.in_rows ? job->num_rows : job->sides[side].num_tokens;
+    b.keys = b.in_rows ? job->row_keys : job->sides[side].keys;
     b.l = l;
     b.x_in = b.x;
     if (i == 0 && !begins(m, side)) {
@@ -495,8 +530,7 @@ static Block block_at(const Job* job, Side side, int i) {
 
 // With KEEP the gradient of x_N, where the stack ends here.
 static floatX* dx_end(const Job* job, Side side) {
-    const StackActs* s = &job->acts.stacks[side];
-    return s->x + (blocks_of(job->model, side) + 1) * s->T * job->model->config.channels;
+    return (floatX*)(uintptr_t)block_at(job, side, blocks_of(job->model, side) - 1).dx_next;
 }
 
 // --- dropout -----------------------------------------------------------------------------------------------
@@ -528,6 +562,9 @@ static const floatX* dropped(const Job* job, floatX* out, const floatX* x, const
 static void drop(const Job* job, Side side, floatX* x, uint32_t place, int width) {
     dropped(job, x, x, job->sides[side].keys, place, job->sides[side].num_tokens, width);
 }
+static void drop_in_block(const Job* job, const Block* b, floatX* x, bool inner, int width) {
+    dropped(job, x, x, b->keys, drop_place(job, b, inner), b->T, width);
+}
 static void drop_end(const Job* job, floatX* enc_out) {
     if (!job->model->config.kind->drops_more) { return; }
     drop(job, ENC, enc_out, outer_place(job, ENC, DROP_END), job->model->config.channels);
@@ -538,6 +575,7 @@ static void drop_end(const Job* job, floatX* enc_out) {
 // out = norm(inp), or with `add`: residual = inp + add, out = norm of it.
 static void norm_forward(const Job* job, ModelLinear norm, int l, floatX* out, const Stats* stats,
                          const floatX* inp, floatX* residual, const floatX* add, float scale, int num_rows) {
+    if (num_rows == 0) { return; }
     const int C = job->model->config.channels;
     const floatX *w = param(job, norm.weight, l), *bias = bias_param(job, norm.bias, l);
     OpsContext* ops = job->model->ops;
@@ -719,7 +757,7 @@ static void use_cache(const Job* job, const Block* b, Attention* about) {
 static void block_forward(const Job* job, const Block* b) {
     const Model* m = job->model;
     const ModelBlock* about = b->about;
-    const int T = job->sides[b->side].num_tokens, Te = job->sides[ENC].num_tokens, C = m->config.channels;
+    const int T = b->T, Te = job->sides[ENC].num_tokens, C = m->config.channels;
     const int width = inner_width(m, about->type), l = b->l;
     if (about->type == BLOCK_FFN && m->config.kind->activation == MODEL_GELU) {
         matmul_gelu_forward(b->inner, b->in, b->norm, param(job, about->in.weight, l),
@@ -733,7 +771,7 @@ static void block_forward(const Job* job, const Block* b) {
         } else if (m->config.kind->activation == MODEL_RELU) {
             relu_forward(b->inner, b->in, (size_t)T * (size_t)width, m->ops);
         }
-        if (m->config.kind->drops_more) { drop(job, b->side, b->inner, drop_place(job, b, true), width); }
+        if (m->config.kind->drops_more) { drop_in_block(job, b, b->inner, true, width); }
         return;
     }
     if (about->type == BLOCK_SELF) { load_bias(job, b->side, true, l); }
@@ -750,14 +788,22 @@ static void block_forward(const Job* job, const Block* b) {
     attention_forward(b->inner, b->lse, &attention, m->ops);
 }
 
-// What the block adds to the stream, to scratch.
-static const floatX* block_output(const Job* job, const Block* b) {
-    const int C = job->model->config.channels;
-    floatX* columns = split_scratch(job, b->side).columns;
-    linear_forward(job, b->about->out, b->l, columns, b->inner, job->sides[b->side].num_tokens,
+// What the next block begins with: the stream `x` plus what this block adds to it, both (T, C).
+typedef struct {
+    const floatX *x, *added;
+    int T;
+} Sum;
+
+static Sum block_output(const Job* job, const Block* b) {
+    const int C = job->model->config.channels, R = job->num_rows;
+    const Scratch scratch = split_scratch(job, b->side);
+    linear_forward(job, b->about->out, b->l, scratch.columns, b->inner, b->T,
                    inner_width(job->model, b->about->type), C);
-    drop(job, b->side, columns, drop_place(job, b, false), C);
-    return columns;
+    drop_in_block(job, b, scratch.columns, false, C);
+    if (!b->before_rows) { return (Sum){b->x_in, scratch.columns, b->T}; }
+    gather_rows(b->x_next, b->x_in, job->rows, R, C, job->model->ops);
+    gather_rows(scratch.wide, scratch.columns, job->rows, R, C, job->model->ops);
+    return (Sum){b->x_next, scratch.wide, R};
 }
 
 static void embed(const Job* job, Side side, floatX* x) {
@@ -772,32 +818,36 @@ static void embed(const Job* job, Side side, floatX* x) {
 // Returns x_N, which is left out where nothing reads it (NULL), or enc_out where the encoder ends here.
 static const floatX* stack_forward(Job* job, Side side, const floatX* in, floatX* out) {
     Model* m = job->model;
-    const int T = job->sides[side].num_tokens, N = blocks_of(m, side);
+    const int N = blocks_of(m, side);
     job->in[side] = in;
     job->out[side] = out;
     Block b = block_at(job, side, 0);
     load_bias(job, side, false, 0);
     if (begins(m, side)) { embed(job, side, b.x); }
-    norm_forward(job, b.about->norm, 0, b.norm, &b.stats, b.x_in, NULL, NULL, 1.0f, T);
+    norm_forward(job, b.about->norm, 0, b.norm, &b.stats, b.x_in, NULL, NULL, 1.0f, b.T);
     for (int i = 1; i < N; i++) {
         const Block next = block_at(job, side, i);
         block_forward(job, &b);
-        norm_forward(job, next.about->norm, next.l, next.norm, &next.stats, b.x_in, next.x,
-                     block_output(job, &b), 1.0f, T);
+        const Sum sum = block_output(job, &b);
+        norm_forward(job, next.about->norm, next.l, next.norm, &next.stats, sum.x, next.x, sum.added, 1.0f,
+                     sum.T);
         b = next;
     }
+    if (b.in_rows && b.T == 0) { return b.x_next; }
     block_forward(job, &b);
     if (side != last_side(m) && ends(m, side)) {
         floatX* enc_out = job->acts.enc_out != NULL ? job->acts.enc_out : out;
         if (enc_out == NULL) { enc_out = split_scratch(job, side).wide; }  // x_N is for backward
-        norm_forward(job, stack_of(m, side)->norm_end, 0, enc_out, &job->acts.enc_stats, b.x_in, b.x_next,
-                     block_output(job, &b), 1.0f, T);
+        const Sum sum = block_output(job, &b);
+        norm_forward(job, stack_of(m, side)->norm_end, 0, enc_out, &job->acts.enc_stats, sum.x, b.x_next,
+                     sum.added, 1.0f, sum.T);
         drop_end(job, enc_out);
         return enc_out;
     }
-    if (b.x_next != NULL) {
-        residual_forward(b.x_next, b.x_in, block_output(job, &b), (size_t)T * (size_t)m->config.channels,
-                         m->ops);
+    if (b.x_next == NULL) { return NULL; }
+    const Sum sum = block_output(job, &b);
+    if (sum.T > 0) {
+        residual_forward(b.x_next, sum.x, sum.added, (size_t)sum.T * (size_t)m->config.channels, m->ops);
     }
     return b.x_next;
 }
@@ -826,25 +876,17 @@ static const floatX* blocks_forward(Job* job, const floatX* in, floatX* out) {
 }
 
 // The final norm of the rows [begin, begin + num_rows) of x_N, and its dropout.
-static void drop_rows(const Job* job, floatX* rows, int num_rows) {
-    const Side side = last_side(job->model);
-    if (!job->model->config.kind->drops_more) { return; }
-    dropped(job, rows, rows, job->acts.head.keys, outer_place(job, side, DROP_END), num_rows,
-            job->model->config.channels);
+static void drop_rows(const Job* job, floatX* rows, int begin, int num_rows) {
+    const Model* m = job->model;
+    if (!m->config.kind->drops_more || job->dropout == 0.0f) { return; }
+    dropped(job, rows, rows, job->row_keys + begin, outer_place(job, last_side(m), DROP_END), num_rows,
+            m->config.channels);
 }
 static void rows_norm_forward(const Job* job, floatX* norm, const floatX* x, int begin, int num_rows) {
     const Model* m = job->model;
-    const Side side = last_side(m);
-    const Head* head = &job->acts.head;
-    const int32_t* rows = job->rows + begin;
-    gather_rows(head->rows, x, rows, num_rows, m->config.channels, m->ops);
-    if (job->dropout > 0.0f && head->keys != NULL) {  // 32 bits, carried as values
-        gather_rows((floatX*)(void*)head->keys, (const floatX*)(const void*)job->sides[side].keys, rows,
-                    num_rows, (int)(sizeof(uint32_t) / sizeof(floatX)), m->ops);
-    }
-    norm_forward(job, stack_of(m, side)->norm_end, 0, norm, &head->stats, head->rows, NULL, NULL,
-                 head_scale(m), num_rows);
-    drop_rows(job, norm, num_rows);
+    norm_forward(job, stack_of(m, last_side(m))->norm_end, 0, norm, &job->acts.head.stats,
+                 x + (int64_t)begin * m->config.channels, NULL, NULL, head_scale(m), num_rows);
+    drop_rows(job, norm, begin, num_rows);
 }
 
 // Losses, or the normed rows for the head's shares (`out` NULL: only for backward).
@@ -968,11 +1010,19 @@ void model_infer(Model* m, const ModelBatch* batch, const ModelCache* cache, con
 
 // --- backward: the chain of input gradients; output gradients of matrices stay in acts ---------------------
 
+// The gradient of the stream after the block, of all its tokens; `room`: (T, C).
+static const floatX* dx_of_tokens(const Job* job, const Block* b, floatX* room) {
+    if (!b->before_rows) { return b->dx_next; }
+    scatter_rows(room, b->dx_next, job->rows, job->num_rows, b->T, job->model->config.channels,
+                 job->model->ops);
+    return room;
+}
+
 // The gradient of the block's output, masked.
 static const floatX* dropped_output(const Job* job, const Block* b) {
-    const BatchSide* batch = &job->sides[b->side];
-    return dropped(job, split_scratch(job, b->side).columns, b->dx_next, batch->keys,
-                   drop_place(job, b, false), batch->num_tokens, job->model->config.channels);
+    floatX* columns = split_scratch(job, b->side).columns;
+    return dropped(job, columns, dx_of_tokens(job, b, columns), b->keys, drop_place(job, b, false), b->T,
+                   job->model->config.channels);
 }
 
 // A cross-attention's share of the gradient of enc_out.
@@ -989,7 +1039,7 @@ static void block_backward_inputs(Job* job, const Block* b) {
     const Model* m = job->model;
     const ModelBlock* about = b->about;
     const Scratch scratch = split_scratch(job, b->side);
-    const int T = job->sides[b->side].num_tokens, C = m->config.channels, l = b->l;
+    const int T = b->T, C = m->config.channels, l = b->l;
     const int width = inner_width(m, about->type), I = heads_width(m);
     floatX* dinner = scratch.wide;
     const floatX* dy = dropped_output(job, b);
@@ -1009,7 +1059,7 @@ static void block_backward_inputs(Job* job, const Block* b) {
                            scratch.attention, dinner, b->inner, b->lse, &attention, m->ops);
         if (is_cross) { add_enc_gradient(job, b, scratch.wide); }
     } else if (m->config.kind->activation != MODEL_GELU) {
-        drop(job, b->side, dinner, drop_place(job, b, true), width);
+        drop_in_block(job, b, dinner, true, width);
         if (m->config.gated) {
             gated_gelu_backward(b->din, dinner, b->in, T, width, m->ops);
         } else {
@@ -1017,7 +1067,8 @@ static void block_backward_inputs(Job* job, const Block* b) {
         }
     }
     linear_backward_input(job, about->in, l, scratch.columns, b->din, T, C, in_width(m, about->type));
-    norm_backward(job, about->norm, l, b->dx, b->dx_next, scratch.columns, b->x_in, &b->stats, 1.0f, T);
+    norm_backward(job, about->norm, l, b->dx, dx_of_tokens(job, b, b->dx), scratch.columns, b->x_in,
+                  &b->stats, 1.0f, T);
 }
 
 static void stack_backward_inputs(Job* job, Side side, const floatX* in, floatX* din) {
@@ -1026,28 +1077,26 @@ static void stack_backward_inputs(Job* job, Side side, const floatX* in, floatX*
     load_bias(job, side, false, 0);
     for (int i = blocks_of(job->model, side) - 1; i >= 0; i--) {
         const Block b = block_at(job, side, i);
-        block_backward_inputs(job, &b);
+        if (b.T > 0) { block_backward_inputs(job, &b); }
     }
 }
 
-// From dlogits, or from the gradient of the normed rows, to that of x_N, which is zero except in these rows.
-static void rows_backward_inputs(const Job* job, const floatX* dfed, floatX* dx) {
+// From dlogits, or from the gradient of the normed rows, to that of x_N.
+static void rows_backward_inputs(const Job* job, const floatX* dfed, const floatX* x, floatX* dx) {
     const Model* m = job->model;
-    const Side side = last_side(m);
     const Head* head = &job->acts.head;
-    const int R = job->num_rows, C = m->config.channels;
-    floatX *dnorm = (floatX*)(void*)scratch_begin(job), *drows = dnorm + (int64_t)head->num_rows * C;
-    if (R > 0) {
-        if (m->has_head) {
-            matmul_backward_input(dnorm, head->logits, head_matrix(m), R, C, m->head_rows, m->ops);
-        } else {
-            ops_copy(m->ops, dnorm, dfed, (size_t)head_rows_bytes(&m->config, R));
-        }
-        drop_rows(job, dnorm, R);
-        norm_backward(job, stack_of(m, side)->norm_end, 0, drows, NULL, dnorm, head->rows, &head->stats,
-                      head_scale(m), R);
+    const int R = job->num_rows;
+    floatX* dnorm = (floatX*)(void*)scratch_begin(job);
+    if (R == 0) { return; }
+    if (m->has_head) {
+        matmul_backward_input(dnorm, head->logits, head_matrix(m), R, m->config.channels, m->head_rows,
+                              m->ops);
+    } else {
+        ops_copy(m->ops, dnorm, dfed, (size_t)head_rows_bytes(&m->config, R));
     }
-    scatter_rows(dx, drows, job->rows, R, job->sides[side].num_tokens, C, m->ops);
+    drop_rows(job, dnorm, 0, R);
+    norm_backward(job, stack_of(m, last_side(m))->norm_end, 0, dx, NULL, dnorm, x, &head->stats,
+                  head_scale(m), R);
 }
 
 // From the gradient of enc_out to that of the encoder's x_N.
@@ -1082,9 +1131,11 @@ void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, vo
     const size_t enc_bytes = (size_t)batch->num_tokens * (size_t)m->config.channels * sizeof(floatX);
     Job job = begin_job(m, batch, acts, scratch, MODEL_KEEP | MODEL_HEAD);
     find_dout(&job, (const floatX*)dout);
-    if (m->is_last) {
-        rows_backward_inputs(&job, (const floatX*)dout,
-                             blocks_of(m, last) > 0 ? dx_end(&job, last) : (floatX*)din);
+    if (m->is_last && blocks_of(m, last) > 0) {
+        rows_backward_inputs(&job, (const floatX*)dout, block_at(&job, last, blocks_of(m, last) - 1).x_next,
+                             dx_end(&job, last));
+    } else if (m->is_last) {
+        rows_backward_inputs(&job, (const floatX*)dout, (const floatX*)in, (floatX*)din);
     }
     const bool is_enc_later = blocks_of(m, DEC) == 0 || job.dout[DEC] != job.dout[ENC];
     job.denc = job.acts.denc != NULL ? job.acts.denc : (floatX*)din;
@@ -1107,7 +1158,8 @@ void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, vo
 static void block_backward_weights(const Job* job, const Block* b) {
     const Model* m = job->model;
     const ModelBlock* about = b->about;
-    const int T = job->sides[b->side].num_tokens, C = m->config.channels, l = b->l;
+    const int T = b->T, C = m->config.channels, l = b->l;
+    if (T == 0) { return; }
     linear_backward_weight(job, about->out, l, dropped_output(job, b), b->inner, T,
                            inner_width(m, about->type), C);
     linear_backward_weight(job, about->in, l, b->din, b->norm, T, C, in_width(m, about->type));
@@ -1191,6 +1243,6 @@ int64_t model_scratch_bytes(const Model* m, const ModelBatch* batch) {
                 num_bytes, round_up_64((int64_t)embedding_backward_scratch_bytes((int)T, (int)C, m->ops)));
         }
     }
-    if (m->is_last) { num_bytes = larger(num_bytes, 2 * model_round_up(batch->num_rows) * C * X_BYTES); }
+    if (m->is_last) { num_bytes = larger(num_bytes, model_round_up(batch->num_rows) * C * X_BYTES); }
     return 2 * table_bytes(m) + num_bytes;
 }

@@ -310,6 +310,7 @@ static void generation_says_what_the_forward_says(void) {
         }
         chain_open(&chain, config, cut_before);
         ModelBatch prompt = {.num_seqs = SLOTS,
+                             .num_rows = SLOTS,
                              .max_seq_tokens = MOST_TOKENS,
                              .cu_seqlens = cu_seqlens,
                              .tokens = tokens,

@@ -41,7 +41,8 @@ extern "C" {
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
-    int32_t num_rows;           // supervised tokens; may be 0 in infer(), in queries of bytes, and of a piece
+    int32_t num_rows;           // supervised tokens; may be 0 in queries of bytes, and of a piece; of infer()
+                                // num_seqs where last_in_rows
     int32_t max_seq_tokens;     // longest window
     int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
@@ -259,7 +260,10 @@ typedef struct {
     // Blocks of a layer, before each of which a range may begin: 1 to 3; 0: 1. All layers of a stack are
     // alike, block by block (attention, feed-forward).
     int32_t layer_blocks, dec_layer_blocks;
-    int64_t reserved_numbers[2];  // 0
+    // 1: the chain's last block, of several of its layer, computes supervised rows only: what is sent before
+    // it, as after it, are (num_rows, C) hidden states and their gradient. 0: all tokens.
+    int64_t last_in_rows;
+    int64_t reserved_numbers[1];  // 0
 } DynapipeBlocks_v1;
 
 typedef struct Dynapipe Dynapipe;

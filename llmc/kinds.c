@@ -438,5 +438,7 @@ double model_flops(const ModelConfig* config, const ModelWork* work) {
                              4 * C * I * (double)work->tokens +  // keys and values of the encoder's output
                              2 * I * (double)work->dec_squares + 4 * I * (double)work->cross_products;
     const double head = 2 * C * config->vocab * (double)work->rows;
-    return 3 * (config->num_layers * layer + config->num_dec_layers * dec_layer + head);
+    const int64_t last_tokens = config->kind->has_decoder ? work->dec_tokens : work->tokens;
+    const double left_out = 2 * ffn * (double)(last_tokens - work->rows);  // of the last feed-forward
+    return 3 * (config->num_layers * layer + config->num_dec_layers * dec_layer + head - left_out);
 }

@@ -222,8 +222,8 @@ void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* h
 // "12 layers, 768 channels, 12 heads", for messages.
 void model_describe(char* out, size_t out_chars, const ModelConfig* config);
 // Model FLOPs of a step, forward and (twice as many) backward, of matrix products and attention only: a
-// multiply-add is two; causal attention counts t^2 / 2 pairs; the head counts supervised tokens. (PaLM,
-// appendix B, counts t^2 and the head for all tokens.)
+// multiply-add is two; causal attention counts t^2 / 2 pairs; the head and the last feed-forward count
+// supervised tokens. (PaLM, appendix B, counts t^2, and all tokens everywhere.)
 double model_flops(const ModelConfig* config, const ModelWork* work);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
 int64_t model_tensor_values(const ModelConfig* config, int tensor);  // of one layer

@@ -727,7 +727,7 @@ static void models_that_are_none_are_refused(void) {
                                         "vocabulary of 0",
                                         "DynapipeModel_v1.reserved[1] is set",
                                         "DynapipeBlocks_v1.reserved[0] is set",
-                                        "DynapipeBlocks_v1.reserved_numbers[1] is set",
+                                        "DynapipeBlocks_v1.reserved_numbers[0] is set",
                                         "layer_blocks 4, dec_layer_blocks 0",
                                         "layer_blocks 2, dec_layer_blocks -1"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -743,7 +743,7 @@ static void models_that_are_none_are_refused(void) {
             case 4: blocks->vocab = 0; break;
             case 5: model.api.reserved[1] = nothing; break;
             case 6: blocks->reserved[0] = nothing; break;
-            case 7: blocks->reserved_numbers[1] = 1; break;
+            case 7: blocks->reserved_numbers[0] = 1; break;
             case 8: blocks->layer_blocks = 4; break;
             case 9:
                 blocks->layer_blocks = 2;

@@ -28,7 +28,7 @@ static Drawn draw(bool has_decoder) {
         out.work.dec_tokens += dec;
         out.work.dec_squares += (int64_t)dec * dec;
         out.work.cross_products += (int64_t)enc * dec;
-        out.work.rows += has_decoder ? dec : enc / 2;
+        out.work.rows += (has_decoder ? dec : enc) / 2;
         for (int i = 0; i < enc; i++) { out.enc_pairs += has_decoder ? enc : i + 1; }
         for (int i = 0; i < dec; i++) { out.dec_pairs += i + 1; }
         for (int i = 0; i < dec; i++) { out.cross_pairs += enc; }
@@ -38,6 +38,7 @@ static Drawn draw(bool has_decoder) {
 
 // A matrix costs a multiply and an add for each of its values and each token that passes it.
 static double matrix_flops(const ModelConfig* config, const ModelWork* work) {
+    const int64_t last_tokens = config->kind->has_decoder ? work->dec_tokens : work->tokens;
     double sum = 0;
     for (int t = 0; t < config->kind->num_tensors; t++) {
         const TensorInfo info = config->kind->tensor(config, t);
@@ -45,6 +46,12 @@ static double matrix_flops(const ModelConfig* config, const ModelWork* work) {
         const bool reads_encoder = info.place == TENSOR_PER_LAYER || strcmp(info.name, "dec_xkv") == 0;
         sum += 2.0 * (double)info.rows * (double)info.cols * model_num_copies(config, &info) *
                (double)(reads_encoder ? work->tokens : work->dec_tokens);
+        // the last layer's feed-forward sees only what is supervised
+        const ModelBlock* last =
+            &config->kind->stacks[config->kind->has_decoder].blocks[1 + config->kind->has_decoder];
+        if (t == last->in.weight || t == last->out.weight) {
+            sum -= 2.0 * (double)info.rows * (double)info.cols * (double)(last_tokens - work->rows);
+        }
     }
     return sum + 2.0 * config->vocab * config->channels * (double)work->rows;
 }

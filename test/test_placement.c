@@ -34,7 +34,7 @@ static void check_even(const Placement* placement, const PlanChain* chain, int32
 }
 
 static PlanChain random_chain(Rng* rng, int32_t num_enc, int32_t num_dec) {
-    PlanChain chain = {num_enc, num_dec, rng_between(rng, 1, 3), rng_between(rng, 1, 3)};
+    PlanChain chain = {num_enc, num_dec, rng_between(rng, 1, 3), rng_between(rng, 1, 3), rng_below(rng, 2)};
     return chain;
 }
 
@@ -68,7 +68,7 @@ static void shapes_are_as_drawn(void) {
         CHECK_OK(placement_check(&placement, P, &chain, false));
     }
     Placement untouched = {.num_chunks = 77};
-    const PlanChain seven = {7, 0, 1, 1}, three = {3, 0, 2, 1}, few_dec = {24, 3, 2, 1};
+    const PlanChain seven = {7, 0, 1, 1, false}, three = {3, 0, 2, 1, false}, few_dec = {24, 3, 2, 1, false};
     CHECK_FAILS(placement_make(&untouched, PLACEMENT_VEE, false, 4, &seven), STATUS_BAD_OPTION,
                 "takes 8 blocks, the model has 7");
     CHECK_FAILS(placement_make(&untouched, PLACEMENT_VEE, false, 4, &three), STATUS_BAD_OPTION,
@@ -123,7 +123,7 @@ static void bad_text_is_refused(void) {
         "",       "half",          "whole:512,512",     "rows:",         "rows:1024",
         "rows:1", "rows:512,512,", "rows:512,511",      "rows:1024,-1",  "rows:512,512,0",
         "vocab",  "vocabulary ",   "vocabulary:1e3,24", "rows:1024,1024"};
-    const PlanChain chain = {4, 0, 2, 1};
+    const PlanChain chain = {4, 0, 2, 1, false};
     Placement before = {.num_chunks = 5, .head = HEAD_BY_ROWS}, placement = before;
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         CHECK_FAILS(placement_parse(&placement, 2, &chain, false, chunks[i]), STATUS_BAD_OPTION, "--->");
@@ -141,7 +141,7 @@ static void bad_text_is_refused(void) {
 // A word leaves the choice, a list takes it away; both leave what they do not speak of.
 static void words_say_what_is_left_to_choose(void) {
     PlanRequest request = {.P = 2, .choose_stages = true};
-    const PlanChain chain = {4, 0, 2, 1}, three = plan_chain_whole(3, 0);
+    const PlanChain chain = {4, 0, 2, 1, false}, three = plan_chain_whole(3, 0);
     placement_linear(&request.placement, request.placement.chunks, 2);
     CHECK_OK(placement_words_take(&request, &chain, NULL, NULL));
     CHECK(request.placements == PLACEMENT_AUTO && request.heads == HEAD_CHOICE_AUTO && request.choose_stages);
@@ -377,7 +377,7 @@ static void twelve_layers_are_even_on_eight_stages(void) {
         char text[PLACEMENT_CHARS];
         int32_t num, layers[3] = {0};
         memset(&about, 0, sizeof about);
-        about.costs.chain = (PlanChain){12, 0, cases[i].blocks, 1};
+        about.costs.chain = (PlanChain){12, 0, cases[i].blocks, 1, false};
         for (int j = 0; j < cases[i].blocks; j++) {
             CostFormula* F = &about.costs.parts[RECOMPUTE_NONE][PART_ENC_BLOCK + j].time_ns[JOB_F];
             cost_formula_add_line(F, FEATURE_ENC_TOKENS, 100);
@@ -402,7 +402,7 @@ static void twelve_layers_are_even_on_eight_stages(void) {
 
 static void lists_are_read(void) {
     const char* good = "4,4,3,1";
-    const PlanChain chain = {12, 0, 2, 1}, none = {0, 0, 1, 1}, pair = {2, 2, 2, 3};
+    const PlanChain chain = {12, 0, 2, 1, false}, none = {0, 0, 1, 1, false}, pair = {2, 2, 2, 3, false};
     BlockRange out[4];
     CHECK_OK(stage_split_parse(out, 4, &chain, true, good));
     CHECK_EQ(out[2].begin, 16);

@@ -140,6 +140,7 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
         .num_dec_layers = config->num_dec_layers,
         .layer_blocks = config->kind->stacks[0].num_blocks,
         .dec_layer_blocks = config->kind->stacks[1].num_blocks,
+        .last_in_rows = 1,
         .vocab = config->vocab,
         .padded_vocab = config->padded_vocab,
         .max_seq_tokens = config->kind->has_decoder ? 0 : config->max_seq_len,

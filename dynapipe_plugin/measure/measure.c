@@ -397,7 +397,7 @@ static Status bench_update(CostModel* out, Bench* bench) {
 //     prefixes        a piece of a long sample after few and after many tokens of it
 //     keys, values    of a decoder layer's cross-attention: windows of 32, each with one decoder token
 //     cross products  long windows on both sides
-//     rows            of the head: from the number of supervised rows
+//     rows            of the head, and of a last block in rows: from the number of supervised rows
 // Of each, from few to as many as a microbatch has: doubled every time, and, where time is left, steps
 // between.
 
@@ -430,7 +430,7 @@ typedef struct {
     MeasuredPoint points[MEASURE_MAX_POINTS];
 } MeasurePoints;
 
-enum { LIST_LAYER, LIST_EMBEDDING, LIST_DEC_LAYER, LIST_DEC_EMBEDDING, LIST_HEAD, MEASURE_LISTS };
+enum { LIST_LAYER, LIST_EMBEDDING, LIST_DEC_LAYER, LIST_DEC_EMBEDDING, LIST_LAST, LIST_HEAD, MEASURE_LISTS };
 
 static CostFeature tokens_of(Side side) {
     return side == ENCODER ? FEATURE_ENC_TOKENS : FEATURE_DEC_TOKENS;
@@ -553,10 +553,13 @@ static void add_cross(MeasurePoints* p, const Measure* m) {
     add_long(p, m, ENCODER, FEATURE_CROSS_PRODUCTS, true);
 }
 
-// A stack's second layer where that can be a range, else its first with the embedding, else the whole model.
+// As many blocks as a layer has, after the first of its stack where these can be a range without the last
+// block in rows; else the first layer with the embedding, else the whole model.
 static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first, int32_t num) {
     const PlanChain chain = measure_chain(blocks);
-    MeasureSlice slices[] = {{first + num, first + 2 * num, false}, {first, first + num, false}};
+    bool has_last = chain.last_in_rows && first + 2 * num == plan_chain_num_blocks(&chain);
+    int32_t begin = first + num - has_last;
+    MeasureSlice slices[] = {{begin, begin + num, false}, {first, first + num, false}};
     bool in_stack = first > 0 ? chain.num_dec_layers > 1 : chain.num_enc_layers > 1;
     for (int i = !in_stack; i < 2; i++) {
         if (measure_slice_valid(blocks, slices[i])) { return slices[i]; }
@@ -571,7 +574,7 @@ static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one
     enum { MOST_LAYERS = 4 };
     const PlanChain chain = measure_chain(blocks);
     int32_t L = plan_chain_num_blocks(&chain), stack_end = first > 0 ? L : plan_chain_first_dec(&chain);
-    bool has_last = stack_end == L && !blocks->shapes.head_has_layer;
+    bool has_last = stack_end == L && !blocks->shapes.head_has_layer && !chain.last_in_rows;
     int32_t most = has_last ? stack_end : stack_end - num, end = one.begin + MOST_LAYERS * num;
     MeasureSlice deep = {one.begin, end < most ? end : most, false};
     bool serves = one.begin > first && deep.end > one.begin + num && measure_slice_valid(blocks, deep);
@@ -587,7 +590,9 @@ static void list_stack(MeasurePoints* layer, MeasurePoints* embedding, const Mea
     layer->part = side == ENCODER ? PART_ENC_BLOCK : PART_DEC_BLOCK;
     layer->num_parts = num;
     for (int32_t j = 0; j < num; j++) {
-        layer->blocks[j] = (MeasureSlice){layer->slice.begin + j, layer->slice.begin + j + 1, false};
+        const int32_t past = (layer->slice.begin - first) % num,
+                      at = layer->slice.begin + (j + num - past) % num;
+        layer->blocks[j] = (MeasureSlice){at, at + 1, false};
     }
     layer->main = tokens_of(side);
     layer->share = 4;
@@ -606,27 +611,39 @@ static void list_stack(MeasurePoints* layer, MeasurePoints* embedding, const Mea
     add_tokens(embedding, m, side, false);
 }
 
-// Per token: the gradient of the head's inputs is zero but for the supervised rows. The rest is per row.
-static void list_head(MeasurePoints* head, const Measure* m, Side side) {
+static void add_rows(MeasurePoints* p, const Measure* m, Side side, const Counts* counts) {
+    p->num_parts = 1;
+    p->main = FEATURE_SUPERVISED;
+    for (int i = 0; i < counts->num_counts; i++) {
+        MeasureShape shape = side_shape(m, side, counts->tokens[i], SHORT_TOKENS, 1);
+        shape.num_rows = measure_side_tokens(side == ENCODER ? &shape.enc : &shape.dec);
+        add_point(p, shape, FEATURE_SUPERVISED, counts, i);
+    }
+}
+
+// Where the stream before it has all tokens, the gradient of the head's inputs costs time for each of them:
+// it is zero but for the supervised rows. The rest is per row.
+static void list_head(MeasurePoints* last, MeasurePoints* head, const Measure* m, Side side) {
     const PlanChain chain = measure_chain(m->blocks);
     int32_t L = plan_chain_num_blocks(&chain), num = side == ENCODER ? chain.enc_blocks : chain.dec_blocks;
     Counts counts = token_counts(m, m->max_tokens);
     head->slice = (MeasureSlice){L, L, true};
     head->part = PART_HEAD;
-    head->num_parts = 1;
-    head->main = FEATURE_SUPERVISED;
     head->share = 4;
     if (!measure_slice_valid(m->blocks, head->slice)) {
         head->slice = (MeasureSlice){L - num, L, true};
         head->base = side == ENCODER ? PART_ENC_BLOCK : PART_DEC_BLOCK;
         head->num_base = num;
     }
-    add_point(head, side_shape(m, side, m->max_tokens, SHORT_TOKENS, 1), tokens_of(side), &counts, 0);
-    for (int i = 0; i < counts.num_counts; i++) {
-        MeasureShape shape = side_shape(m, side, counts.tokens[i], SHORT_TOKENS, 1);
-        shape.num_rows = measure_side_tokens(side == ENCODER ? &shape.enc : &shape.dec);
-        add_point(head, shape, FEATURE_SUPERVISED, &counts, i);
+    if (!chain.last_in_rows) {
+        add_point(head, side_shape(m, side, m->max_tokens, SHORT_TOKENS, 1), tokens_of(side), &counts, 0);
     }
+    add_rows(head, m, side, &counts);
+    if (!chain.last_in_rows) { return; }
+    last->slice = (MeasureSlice){L - 1, L, false};
+    last->part = PART_LAST_BLOCK;
+    last->share = 2;
+    add_rows(last, m, side, &counts);
 }
 
 // --- curves ------------------------------------------------------------------------------------------------
@@ -862,7 +879,7 @@ static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
     int32_t share_left = 0;
     list_stack(&lists[LIST_LAYER], &lists[LIST_EMBEDDING], m, ENCODER);
     if (has_dec) { list_stack(&lists[LIST_DEC_LAYER], &lists[LIST_DEC_EMBEDDING], m, DECODER); }
-    list_head(&lists[LIST_HEAD], m, has_dec ? DECODER : ENCODER);
+    list_head(&lists[LIST_LAST], &lists[LIST_HEAD], m, has_dec ? DECODER : ENCODER);
     for (int i = 0; i < MEASURE_LISTS; i++) { share_left += lists[i].share; }
     int with_update = lists[LIST_EMBEDDING].num_points > 0 ? LIST_EMBEDDING : LIST_LAYER;
     for (int i = 0; i < MEASURE_LISTS; i++) {
@@ -1242,7 +1259,8 @@ typedef struct {
 // Measured in the blocks that the model's layers have?
 static bool has_blocks_of(const CostModel* model, const Measure* m) {
     const PlanChain chain = measure_chain(m->blocks);
-    return model->chain.enc_blocks == chain.enc_blocks && model->chain.dec_blocks == chain.dec_blocks;
+    return model->chain.enc_blocks == chain.enc_blocks && model->chain.dec_blocks == chain.dec_blocks &&
+           model->chain.last_in_rows == chain.last_in_rows;
 }
 
 static void find_kept(Found* found, const Measure* m, const char* path) {

@@ -521,7 +521,7 @@ static void add_range(Asker* a, int32_t r, int32_t begin, int32_t end, bool has_
     memcpy(a->count[r], stage.count, sizeof stage.count);
 }
 
-// An encoder's ranges do not end it unless there are no others.
+// An encoder's ranges do not end it unless there are no others; none has the chain's last block in rows.
 static void find_stack(Asker* a, int32_t first_range, int32_t first, int32_t end, int32_t num, bool is_enc) {
     const int32_t last = is_enc && a->chain.num_dec_layers > 0 ? end - 1 : end;
     for (int32_t i = 1; i <= 2 * num && first + i <= end; i++) {
@@ -575,8 +575,8 @@ static void find_ranges(Asker* a) {
         {0, E + 1, false},
     };
     add_range(a, RANGE_WHOLE, 0, L, true);
-    find_stack(a, RANGE_ENC, 0, E, e, true);
-    find_stack(a, RANGE_DEC, E, L, d, false);
+    find_stack(a, RANGE_ENC, 0, has_dec ? E : L - chain->last_in_rows, e, true);
+    find_stack(a, RANGE_DEC, E, L - chain->last_in_rows, d, false);
     if (has_dec && E > e) { add_range(a, RANGE_ENC_END, E - e, E, false); }
     if (has_dec) { add_range(a, RANGE_DEC_HEAD, E, L, true); }
     if (L > l) {
@@ -603,11 +603,12 @@ static bool difference(double* out, const Asker* a, const double* value, int32_t
 
 // The piece that is raised where a range has more than the sum of its pieces.
 static int32_t piece_for_rest(const int32_t count[PIECE_COUNT]) {
-    return count[PART_HEAD]        ? (int)PART_HEAD
-           : count[ONCE_ENC_END]   ? (int)ONCE_ENC_END
-           : count[ONCE_DEC]       ? (int)ONCE_DEC
-           : count[PART_EMBEDDING] ? (int)PART_EMBEDDING
-                                   : (int)ONCE_ENC;
+    return count[PART_HEAD]         ? (int)PART_HEAD
+           : count[PART_LAST_BLOCK] ? (int)PART_LAST_BLOCK
+           : count[ONCE_ENC_END]    ? (int)ONCE_ENC_END
+           : count[ONCE_DEC]        ? (int)ONCE_DEC
+           : count[PART_EMBEDDING]  ? (int)PART_EMBEDDING
+                                    : (int)ONCE_ENC;
 }
 
 // Buffers that blocks of one kind have once may be shared with other kinds: of all[j] for block j alone,
@@ -791,20 +792,30 @@ static Status fit_scratch(CostFormula* out, Asker* a) {
     return measure_lines_fit(out, a->points[0], NUM_SHAPES);
 }
 
-// After ranges that end in the first stack, and what there is more after those that end in the second.
+// The last block, or the one before it?
+static bool ends_in_rows(const Asker* a, int32_t r) {
+    return a->chain.last_in_rows && a->slices[r].end >= plan_chain_num_blocks(&a->chain) - 1;
+}
+
+// After ranges that end in the first stack, what there is more after those that end in the second, and of
+// rows alone.
 static Status fit_boundaries(CostModel* out, Asker* a) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
-        double value[RANGE_COUNT], most[2] = {0};
+        double value[RANGE_COUNT], most[3] = {0};
         ask_all(value, a, ASK_BOUNDARY, i);
         for (int32_t r = 0; r < RANGE_COUNT; r++) {
-            bool in_second = a->slices[r].end > plan_chain_first_dec(&a->chain);
-            if (!a->slices[r].has_head) { most[in_second] = fmax(most[in_second], value[r]); }
+            const int which = ends_in_rows(a, r) ? 2 : a->slices[r].end > plan_chain_first_dec(&a->chain);
+            if (!a->slices[r].has_head) { most[which] = fmax(most[which], value[r]); }
         }
+        void* feeding = a->of_head[HEAD_RANGE_FEEDS].model;
+        if (feeding != NULL) { most[2] = fmax(most[2], ask_model(a, ASK_BOUNDARY, feeding, i)); }
         a->points[0][i].y = most[0];
         a->points[1][i].y = beyond(most[1], most[0]);
+        a->points[2][i].y = most[2];
     }
     TRY(measure_lines_fit(&out->boundary_bytes, a->points[0], NUM_SHAPES));
-    return measure_lines_fit(&out->dec_boundary_bytes, a->points[1], NUM_SHAPES);
+    TRY(measure_lines_fit(&out->dec_boundary_bytes, a->points[1], NUM_SHAPES));
+    return measure_lines_fit(&out->head_in_bytes, a->points[2], NUM_SHAPES);
 }
 
 // Of the range that feeds a shared head, beyond what the same range without the head has (`is_more`), or all.
@@ -842,7 +853,6 @@ static Status fit_bytes(CostModel* out, Asker* a) {
     if (!measure_shares_head(a->blocks)) { return STATUS_OK; }
     TRY(fit_feeding(&out->once_stored_bytes[chain_end], a, ASK_KEPT, true));
     TRY(fit_feeding(&out->once_forward_bytes[chain_end], a, ASK_DROPPED, true));
-    TRY(fit_feeding(&out->head_in_bytes, a, ASK_BOUNDARY, false));
     if (a->blocks->api->part_bytes == NULL) { return STATUS_OK; }  // by rows alone
     TRY(fit_feeding(&out->head_part_bytes, a, ASK_PART, false));
     return fit_feeding(&out->head_factor_bytes, a, ASK_FACTORS, false);
@@ -932,7 +942,7 @@ static void take_values_apart(double piece[PIECE_COUNT], const Asker* a, double 
 // Of a chain too short to have a head apart from its embedding nothing is tied.
 static void fill_state(CostModel* out, const Asker* a, const StateBytes* b) {
     double piece[PIECE_COUNT];
-    const int32_t middle = RANGE_ENC + STACK_LAYER;
+    const int32_t layer = RANGE_ENC + STACK_LAYER, middle = layer + !a->valid[layer];
     int32_t head = a->valid[RANGE_HEAD] ? RANGE_HEAD : RANGE_LAST;
     int64_t of_head = tied_values(a, head, true), of_embedding = 0;
     if (head == RANGE_LAST) { of_head -= tied_values(a, middle, true); }

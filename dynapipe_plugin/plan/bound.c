@@ -29,7 +29,7 @@ typedef struct {
     double share_slow[PLAN_MAX_STAGES + 1][JOB_COUNT];  // of a replica's share of the work (speed_make)
     double most_slow;
     int32_t max_pieces;  // of a sample
-    bool head_idles;     // for a microbatch there may be without supervised tokens
+    bool head_idles;     // and the last block: a microbatch may have no supervised tokens
 } Bound;
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -156,7 +156,7 @@ static double work_ns(const Bound* it, int part, int32_t i, double share) {
     const PlanProblem* problem = it->problem;
     const double* slow = it->share_slow[i];
     double constant = INFINITY, rate[FEATURE_COUNT] = {0}, work = 0;
-    const bool may_idle = part == PART_HEAD && it->head_idles;
+    const bool may_idle = (part == PART_HEAD || part == PART_LAST_BLOCK) && it->head_idles;
     for (int k = 0; k < (share > 0 ? 1 : problem->num_modes); k++) {
         Line sum = {0};
         for (int kind = 0; kind < JOB_COUNT; kind++) {
@@ -311,7 +311,14 @@ static double job_ns(const Bound* it, const CostParts* parts, int part, JobKind 
            (is_shared ? fmin(slow[JOB_F], slow[JOB_B]) / it->problem->P : slow[kind]);
 }
 
-static double quickest_transfer_ns(const Bound* it, int64_t num_bytes) {
+// Between any two chunks.
+static int64_t least_bytes(const Bound* it, const CostParts* parts) {
+    const int64_t bytes = parts->enc_boundary_bytes, of_rows = cost_round(parts->head_in_bytes);
+    return it->problem->costs->chain.last_in_rows && of_rows < bytes ? of_rows : bytes;
+}
+
+static double quickest_transfer_ns(const Bound* it, const CostParts* parts) {
+    const int64_t num_bytes = least_bytes(it, parts);
     double least = it->problem->P > 1 ? INFINITY : 0;
     for (int32_t s = 0; s < it->problem->P - 1; s++) {
         least = fmin(least, (double)machine_transfer_ns(&it->fastest[s], it->problem->costs, num_bytes));
@@ -327,7 +334,7 @@ static void any_chain(LowerBound* out, const Bound* it) {
     for (int k = 0; k < NUM_LONGEST; k++) {
         const PlanSample sample = undivided(it, it->longest[k]);
         CostParts parts = sample_parts(it, &sample);
-        double time = 2 * (it->problem->P - 1) * quickest_transfer_ns(it, parts.enc_boundary_bytes);
+        double time = 2 * (it->problem->P - 1) * quickest_transfer_ns(it, &parts);
         for (int part = 0; part < PART_COUNT; part++) {
             time += count[part] * (job_ns(it, &parts, part, JOB_F) + job_ns(it, &parts, part, JOB_B));
             if (part != PART_EMBEDDING && part != part_of(it, 0)) { continue; }
@@ -356,7 +363,7 @@ static double best_split_ns(const Bound* it) {
         int32_t begin_last = s == P - 1 && s > 0 ? L : L - 1;
         for (int part = 0; part < PART_COUNT; part++) { work[part] = work_ns(it, part, s, 0); }
         if (s > 0) {
-            links_ns += (double)machine_transfer_ns(&it->fastest[s - 1], costs, shortest.enc_boundary_bytes);
+            links_ns += (double)machine_transfer_ns(&it->fastest[s - 1], costs, least_bytes(it, &shortest));
         }
         for (int32_t l = 0; l <= L; l++) { next[l] = INFINITY; }
         for (int32_t begin = s; begin <= begin_last; begin++) {
@@ -394,7 +401,7 @@ static double whole_work_ns(const Bound* it) {
 static double any_placement_ns(const Bound* it) {
     int32_t P = it->problem->P, L = plan_chain_num_blocks(&it->problem->costs->chain);
     CostParts shortest = sample_parts(it, &it->shortest);
-    double link_ns = quickest_transfer_ns(it, shortest.enc_boundary_bytes);
+    double link_ns = quickest_transfer_ns(it, &shortest);
     double arrival = job_ns(it, &shortest, PART_EMBEDDING, JOB_F);
     double time = whole_work_ns(it) + reduce_ns(it, PART_EMBEDDING);
     for (int32_t l = 0; l < L; l++) {

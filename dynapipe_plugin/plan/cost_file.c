@@ -1,10 +1,10 @@
 /*
 cost_file.c -- a cost model, and the machine it was measured on, as text.
 
-    dynapipe-costs 6
+    dynapipe-costs 7
     signature gpt2 C 768 NH 12 V 50304 threads 1
     measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where it is known
-    layers 12 0 blocks 2 1                                   encoder (or all), decoder; of a layer of each
+    layers 12 0 blocks 2 1 last_in_rows 1                    encoder (or all), decoder; of a layer of each
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888 optimizer_part 0.5
     tied head_state_bytes 618135552 stack_bytes 1024         where not 0
@@ -139,6 +139,7 @@ static Status walk_header(TextWalk* walk, CostModel* m) {
     TEXT_INT(walk, " ", 0, COST_MAX_LAYERS, m->chain.num_dec_layers);
     TEXT_INT(walk, " blocks ", 1, CHAIN_MAX_BLOCKS, m->chain.enc_blocks);
     TEXT_INT(walk, " ", 1, CHAIN_MAX_BLOCKS, m->chain.dec_blocks);
+    TEXT_INT(walk, " last_in_rows ", 0, 1, m->chain.last_in_rows);
     REAL("\ncomm latency_ns ", m->comm_latency_ns);
     REAL(" bytes_per_ns ", m->comm_bytes_per_ns);
     REAL("\nreduce bytes_per_ns ", m->reduce_bytes_per_ns);
@@ -209,7 +210,7 @@ static Status walk_parts(TextWalk* walk, CostModel* m, int mode) {
 
 static Status walk_costs(TextWalk* walk, CostModel* m, MachineRank** ranks, int32_t* num_ranks,
                          const char* signature) {
-    TRY(text_literal(walk, "dynapipe-costs 6\n"));
+    TRY(text_literal(walk, "dynapipe-costs 7\n"));
     TRY(walk_signature(walk, signature));
     TRY(walk_header(walk, m));
     TRY(walk_ranks(walk, ranks, num_ranks));

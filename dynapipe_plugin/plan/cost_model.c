@@ -5,12 +5,13 @@
 #include <string.h>
 #include "../../util/numbers.h"
 
-const char* const cost_part_names[PIECE_COUNT] = {
-    "embedding",        "enc_block1",       "enc_block2",       "enc_block3",
-    "dec_block1",       "dec_block2",       "dec_block3",       "head",
-    "stage_enc",        "stage_dec",        "stage_enc_block1", "stage_enc_block2",
-    "stage_enc_block3", "stage_dec_block1", "stage_dec_block2", "stage_dec_block3",
-    "stage_enc_end",    "chain_end"};
+const char* const cost_part_names[PIECE_COUNT] = {"embedding",        "enc_block1",       "enc_block2",
+                                                  "enc_block3",       "dec_block1",       "dec_block2",
+                                                  "dec_block3",       "last_block",       "head",
+                                                  "stage_enc",        "stage_dec",        "stage_enc_block1",
+                                                  "stage_enc_block2", "stage_enc_block3", "stage_dec_block1",
+                                                  "stage_dec_block2", "stage_dec_block3", "stage_enc_end",
+                                                  "chain_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
 const char* const cost_feature_names[FEATURE_COUNT] = {"seqs",       "enc_tokens",     "enc_squares",
                                                        "dec_tokens", "dec_squares",    "cross_products",
@@ -144,11 +145,14 @@ CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool
     const int32_t first_dec = plan_chain_first_dec(chain);
     const int32_t begin = blocks->begin, end = blocks->end;
     const bool has_dec = end > first_dec && end > begin, begins_dec = has_dec && begin <= first_dec;
+    const bool has_last = chain->last_in_rows && begin < end && end == plan_chain_num_blocks(chain);
+    const int32_t usual_end = end - has_last;
     CostStage stage = {.blocks = *blocks, .has_dec_embedding = begins_dec && !has_embedding};
     count_blocks(&stage, PART_ENC_BLOCK, ONCE_ENC_BLOCK, chain->enc_blocks, begin,
-                 end < first_dec ? end : first_dec);
+                 usual_end < first_dec ? usual_end : first_dec);
     count_blocks(&stage, PART_DEC_BLOCK, ONCE_DEC_BLOCK, chain->dec_blocks,
-                 begin < first_dec ? 0 : begin - first_dec, end - first_dec);
+                 begin < first_dec ? 0 : begin - first_dec, usual_end - first_dec);
+    stage.count[PART_LAST_BLOCK] = has_last;
     stage.count[PART_EMBEDDING] = has_embedding;
     stage.count[PART_HEAD] = has_head;
     stage.count[ONCE_ENC] = begin < first_dec && begin < end;
@@ -169,9 +173,11 @@ void cost_model_count(int32_t count[PART_COUNT], const PlanChain* chain) {
     for (int part = 0; part < PART_COUNT; part++) {
         int enc = part - (int)PART_ENC_BLOCK, dec = part - (int)PART_DEC_BLOCK;
         count[part] = part == PART_EMBEDDING || part == PART_HEAD ? 1
+                      : part == PART_LAST_BLOCK                   ? chain->last_in_rows
                       : dec < 0 ? (enc < chain->enc_blocks ? chain->num_enc_layers : 0)
                                 : (dec < chain->dec_blocks ? chain->num_dec_layers : 0);
     }
+    if (chain->last_in_rows) { count[cost_usual_last_part(chain)]--; }
 }
 
 // --- check -------------------------------------------------------------------------------------------
@@ -362,8 +368,8 @@ void cost_table_init(CostTable* out, const CostModel* model) {
 
 // A microbatch of later pieces has no tokens for an encoder; pieces may have no supervised ones.
 static bool is_idle(int part, const MbShape* shape) {
-    return part == PART_HEAD ? shape->supervised_tokens == 0
-                             : part < PART_DEC_BLOCK && shape->enc_tokens == 0;
+    return part == PART_HEAD || part == PART_LAST_BLOCK ? shape->supervised_tokens == 0
+                                                        : part < PART_DEC_BLOCK && shape->enc_tokens == 0;
 }
 
 // A piece needs no more scratch than with all tokens of its sample that are in earlier ones.
@@ -426,7 +432,9 @@ static int64_t round_up_16(int64_t count) {
 
 static int64_t boundary_of_stage(const CostModel* model, const CostStage* stage, const CostParts* parts) {
     if (stage->count[PART_HEAD] > 0) { return 0; }
-    if (stage->count[ONCE_CHAIN_END] > 0) { return cost_round(parts->head_in_bytes); }
+    bool has_rows =
+        model->chain.last_in_rows && stage->blocks.end >= plan_chain_num_blocks(&model->chain) - 1;
+    if (has_rows || stage->count[ONCE_CHAIN_END] > 0) { return cost_round(parts->head_in_bytes); }
     bool dec = stage->blocks.end > plan_chain_first_dec(&model->chain);
     return dec ? parts->dec_boundary_bytes : parts->enc_boundary_bytes;
 }
@@ -692,6 +700,7 @@ static double tied_part(const CostModel* model, const CostRank* rank) {
 static double stack_bytes(const CostModel* model, const CostRank* rank) {
     int32_t all[PART_COUNT], enc = 0, dec = 0;
     cost_model_count(all, &model->chain);
+    *(model->chain.num_dec_layers > 0 ? &dec : &enc) = all[PART_LAST_BLOCK] - rank->count[PART_LAST_BLOCK];
     for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) {
         enc += all[PART_ENC_BLOCK + j] - rank->count[PART_ENC_BLOCK + j];
         dec += all[PART_DEC_BLOCK + j] - rank->count[PART_DEC_BLOCK + j];
@@ -890,8 +899,8 @@ Flops of one block's forward, multiply and add, I = heads * head size, F2 = F, o
               cross-attention 4 C I per token, 4 C I per *encoder* token (keys and values), 4 I T_enc T per
               sequence; feed-forward 2 (C F2 + F C) per token
 B repeats the matrix products for inputs and 5/2 of attention (scores again, dV, dP, dQ, dK), W repeats them
-for weights. Head: 2 C Vp per supervised row for each of F, B, W. The decoder's embedding is priced with the
-encoder's.
+for weights. The last feed-forward is computed for supervised rows. Head: 2 C Vp per supervised row for each
+of F, B, W. The decoder's embedding is priced with the encoder's.
 
 Bytes are those that llmc/gpt2 and llmc/t5 keep (transformer.c), counts rounded up to 16.
 */
@@ -951,10 +960,10 @@ static void block_costs(CostPartMode* part, const CostAnalytic* a, const Stack* 
     }
 }
 
-// Each block as a part, or all of a layer as one.
+// Each block as a part, the last one in rows, or all of a layer as one.
 static void stack_costs(CostModel* out, int64_t params[PIECE_COUNT], const CostAnalytic* a,
                         const Stack* stack) {
-    const bool is_dec = stack->tokens == FEATURE_DEC_TOKENS;
+    const bool is_dec = stack->tokens == FEATURE_DEC_TOKENS, is_last = is_dec == (a->num_dec_layers > 0);
     const double value = a->bytes_per_value;
     const int first = is_dec ? PART_DEC_BLOCK : PART_ENC_BLOCK,
               once = is_dec ? ONCE_DEC_BLOCK : ONCE_ENC_BLOCK;
@@ -967,7 +976,13 @@ static void stack_costs(CostModel* out, int64_t params[PIECE_COUNT], const CostA
         if (block->spare > 0) { add_rounded_line(spare, stack->tokens, block->spare * value); }
         if (block->enc_spare > 0) { add_rounded_line(spare, FEATURE_ENC_TOKENS, block->enc_spare * value); }
         params[first + j] += block->weights + block->params;
-        for (int gradients = 0; gradients < 2 && is_dec == (a->num_dec_layers > 0); gradients++) {
+        if (a->by_blocks && is_last && i == stack->num_blocks - 1) {
+            const Stack rows = {.num_blocks = stack->num_blocks, .tokens = FEATURE_SUPERVISED};
+            block_costs(&out->parts[RECOMPUTE_NONE][PART_LAST_BLOCK], a, &rows, block);
+            params[PART_LAST_BLOCK] = block->weights + block->params;
+            out->chain.last_in_rows = true;
+        }
+        for (int gradients = 0; gradients < 2 && is_last; gradients++) {
             const int32_t bytes = gradients ? 4 : a->bytes_per_value;
             out->kept[gradients][j].bytes += (int32_t)block->kept * bytes;
             out->kept[gradients][j].enc_bytes += (int32_t)block->enc_kept * bytes;
@@ -989,7 +1004,7 @@ static void embedding_costs(CostPartMode* part, const CostAnalytic* a, CostFeatu
 static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_per_row) {
     double C = a->channels, Vp = a->padded_vocab, value = a->bytes_per_value;
     double matmul_ns = 2 * C * Vp / a->flops_per_ns, weights_ns = C * Vp * value / a->bytes_per_ns;
-    double traffic_ns = (3 * Vp + 4 * C) * value / a->bytes_per_ns;  // softmax passes; gathered rows, norm
+    double traffic_ns = (3 * Vp + 4 * C) * value / a->bytes_per_ns;  // softmax passes; norm
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         CostFormula* time = &part->time_ns[kind];
         time->constant = a->launch_ns;
@@ -1001,7 +1016,7 @@ static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_
 
 // Of a shared head (llmc/model.h): normed rows go to the shares. By rows their gradient comes back; by
 // vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The chain then
-// ends with gathered rows, the norm's numbers, and the stream.
+// ends with the norm's numbers and the gradient of its input.
 static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
     const double row = (double)a->channels * a->bytes_per_value;
     CostFormula* end = &out->once_stored_bytes[ONCE_CHAIN_END - PART_COUNT];
@@ -1009,7 +1024,6 @@ static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
     add_rounded_line(&out->head_part_bytes, FEATURE_SUPERVISED, 2 * row + 3 * 4);
     add_rounded_line(&out->head_factor_bytes, FEATURE_SUPERVISED, 2 * 4);
     add_rounded_line(end, FEATURE_SUPERVISED, row + 2 * 4);
-    add_rounded_line(end, a->num_dec_layers > 0 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, row);
     out->once_forward_bytes[ONCE_CHAIN_END - PART_COUNT] = *end;
     out->head_vocab = a->padded_vocab;
 }
@@ -1081,7 +1095,7 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
     add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
     stack_costs(out, params, a, &stack);
-    head_costs(&parts[PART_HEAD], a, 4);
+    head_costs(&parts[PART_HEAD], a, 2);
     modes_finish(out);
     full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
     full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
@@ -1181,8 +1195,7 @@ static void cost_model_analytic_t5(CostModel* out, const CostAnalytic* a) {
     embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_DEC_TOKENS, embedding_rows);
     add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
     t5_stacks(out, params, a);
-    head_costs(&parts[PART_HEAD], a, 2);
-    add_rounded_line(&parts[PART_HEAD].stored_bytes, FEATURE_DEC_TOKENS, C * value);
+    head_costs(&parts[PART_HEAD], a, 1);
     modes_finish(out);
     t5_stage_bytes(out, a);
     machine_costs(out, a, params);

@@ -6,8 +6,8 @@ cost_model.h -- predicts time and memory of one job of one chunk (Placement) for
 
 and bytes that a chunk has once, whatever its blocks (buffers between them, tables that they share), with the
 features of MbShape (tokens, squared lengths, cross products, supervised tokens). A microbatch without
-tokens of the encoder, or without supervised ones, takes no time there. A straight line is the case
-of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
+tokens of the encoder, or without supervised ones, takes no time where these are needed. A straight line is
+the case of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
 (`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
 this form. Shares of the head, ranks (model state, gradients of all chunks together) and machines follow
 below. Every result of this module is an integer (ns, bytes), rounded once, so every rank, compiler and
@@ -26,12 +26,13 @@ enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
 // int64_t.
 #define COST_LIMIT (INT64_C(1) << 48)
 
-// PART_ENC_BLOCK + j: block j of a layer.
+// PART_ENC_BLOCK + j: block j of a layer, but the chain's last where that has rows only.
 typedef enum {
     PART_EMBEDDING,
     PART_ENC_BLOCK,
     PART_DEC_BLOCK = PART_ENC_BLOCK + CHAIN_MAX_BLOCKS,
-    PART_HEAD = PART_DEC_BLOCK + CHAIN_MAX_BLOCKS,
+    PART_LAST_BLOCK = PART_DEC_BLOCK + CHAIN_MAX_BLOCKS,  // PlanChain.last_in_rows
+    PART_HEAD,
     PART_COUNT
 } CostPart;
 
@@ -117,8 +118,8 @@ typedef struct {
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
     CostFormula dec_boundary_bytes;  // added at boundaries within or after decoder layers
     CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest microbatch
-    // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
-    // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
+    // Hidden states of all supervised rows (and their gradient), for a shared head and around the last block;
+    // of a head by vocabulary, what every share sends back, and what it needs for its gradient of weights.
     CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
     CostKept kept[2][CHAIN_MAX_BLOCKS];  // keys and values, gradients; of block j of a causal layer
     double comm_latency_ns;              // of one transfer ...
@@ -155,7 +156,7 @@ typedef struct {
     int32_t count[PIECE_COUNT];
 } CostStage;
 
-// Transfer over the boundary after a chunk; of the one that feeds a shared head, the hidden states.
+// Transfer over the boundary after a chunk; where the stream has rows only, these.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 
@@ -177,7 +178,7 @@ void cost_model_count(int32_t count[PART_COUNT], const PlanChain* chain);
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 6") of a measurement, of the model and, machine not NULL, of the
+// The versioned text file ("dynapipe-costs 7") of a measurement, of the model and, machine not NULL, of the
 // ranks it was made on. print(parse(text)) == text for text that print made. A file measured on another model
 // shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must be the
 // file's unless NULL. *machine has no ranks where the file has none; else free((void*)machine->ranks).
@@ -217,12 +218,17 @@ void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
 double cost_curve_value(const CostCurve* curve, double v);
 static inline int cost_part_of_block(const PlanChain* chain, int32_t block) {
     int32_t past = block - plan_chain_first_dec(chain);
+    if (chain->last_in_rows && block == plan_chain_num_blocks(chain) - 1) { return PART_LAST_BLOCK; }
     return past < 0 ? (int)PART_ENC_BLOCK + block % chain->enc_blocks
                     : (int)PART_DEC_BLOCK + past % chain->dec_blocks;
 }
 // Of a causal stack: whose samples may be cut.
 static inline int cost_causal_part(const PlanChain* chain) {
     return chain->num_dec_layers > 0 ? PART_DEC_BLOCK : PART_ENC_BLOCK;
+}
+// What the last block is elsewhere in its stack.
+static inline int cost_usual_last_part(const PlanChain* chain) {
+    return cost_causal_part(chain) + (chain->num_dec_layers > 0 ? chain->dec_blocks : chain->enc_blocks) - 1;
 }
 // NaN can only come from overflow: the largest value.
 static inline int64_t cost_round(double value) {
@@ -276,8 +282,8 @@ typedef struct {
     int64_t enc_boundary_bytes;  // sent after a stage that ends within encoder layers ...
     int64_t dec_boundary_bytes;  // ... and after one that ends within decoder layers
     int64_t scratch_bytes;
-    double head_in_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
-    int64_t num_rows;                                          // that are supervised
+    double head_in_bytes, head_part_bytes, head_factor_bytes;
+    int64_t num_rows;  // that are supervised
 } CostParts;
 
 // One microbatch in one chunk, or in a share of the head: F with the gradient of inputs, and W. What it

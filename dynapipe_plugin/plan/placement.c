@@ -527,6 +527,7 @@ static void cut_by_work(Placement* placement, const PlacementScale* scale, bool 
     for (int j = 0; j < chain->dec_blocks; j++) { dec_ns += ns[PART_DEC_BLOCK + j]; }
     double all_ns = done_ns + chain->num_enc_layers * enc_ns + chain->num_dec_layers * dec_ns;
     if (placement->head == HEAD_WHOLE) { all_ns += ns[PART_HEAD]; }
+    if (chain->last_in_rows) { all_ns += ns[PART_LAST_BLOCK] - ns[cost_usual_last_part(chain)]; }
     for (int32_t k = 0; k < K; k++) { rates += 1 / scale->slow[placement->stage_of[k]]; }
     for (int32_t k = 0; k < K; k++) {
         int32_t begin = next, after = k == K - 1 ? 0 : K - 2 - k + num_last;  // units that later chunks need

@@ -225,6 +225,15 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
                     "(0: 1)",
                     num[0], num[1], CHAIN_MAX_BLOCKS);
     }
+    const int32_t num_last = num[blocks->num_dec_layers > 0];
+    if (blocks->last_in_rows != 0 &&
+        (blocks->last_in_rows != 1 || num_last < 2 || blocks->shapes.head_has_layer)) {
+        return FAIL(
+            STATUS_OUT_OF_RANGE,
+            "DynapipeBlocks_v1: last_in_rows %lld, layers of %d blocks, head_has_layer %d ---> 1 where a "
+            "layer has several blocks and the head may be a range alone, else 0",
+            (long long)blocks->last_in_rows, num_last, blocks->shapes.head_has_layer);
+    }
     return interface_check_model(blocks->api);
 }
 

@@ -89,7 +89,7 @@ json_t* session_refit_json(const SessionRefit* refit) {
 //
 //     header, sums of earlier blocks, versions (each: header, its ranks), then a footer that marks the record
 
-static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '3'};
+static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '4'};
 
 enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS };
 
@@ -100,7 +100,7 @@ typedef struct {
 } RecordHead;
 
 typedef struct {
-    int32_t agreed, first_step;
+    int32_t agreed, first_step, zero;
     CostScale scale;
 } VersionHead;
 
@@ -128,7 +128,7 @@ void session_refit_write(const SessionRefit* refit, FILE* out) {
     write_part(out, &tail, &head, sizeof head);
     for (int32_t i = 0; i < refit->num_versions; i++) {
         const RefitVersion* version = &refit->versions[i];
-        VersionHead about = {version->agreed, version->first_step, version->scale};
+        VersionHead about = {version->agreed, version->first_step, 0, version->scale};
         write_part(out, &tail, &about, sizeof about);
         write_part(out, &tail, version->ranks, (size_t)refit->num_ranks * sizeof *version->ranks);
     }

@@ -163,7 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #include "../../dynapipe_plugin/plan/placement.h"
 
 enum { MOST_STAGES = 16 };
-static const PlanChain chain = {7, 5, 2, 3};
+static const PlanChain chain = {7, 5, 2, 3, true};
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
@@ -350,7 +350,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #include "../../dynapipe_plugin/plan/placement.h"
 
 enum { MOST_STAGES = 16 };
-static const PlanChain chain = {6, 6, 2, 3};
+static const PlanChain chain = {6, 6, 2, 3, true};
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }

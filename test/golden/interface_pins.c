@@ -157,8 +157,8 @@ static const Layout layouts[] = {
     {"DynapipeBlocks_v1", {sizeof(DynapipeBlocks_v1), AT(api), AT(ctx), AT(signature), AT(num_layers),
      AT(num_dec_layers), AT(vocab), AT(max_seq_tokens), AT(optimizer_bytes), AT(shapes), AT(make), AT(drop),
      AT(update), AT(why), AT(reserved), AT(padded_vocab), AT(layer_blocks), AT(dec_layer_blocks),
-     AT(reserved_numbers)},
-     {216, 0, 8, 16, 24, 28, 32, 36, 40, 48, 120, 128, 136, 144, 152, 184, 192, 196, 200}},
+     AT(last_in_rows), AT(reserved_numbers)},
+     {216, 0, 8, 16, 24, 28, 32, 36, 40, 48, 120, 128, 136, 144, 152, 184, 192, 196, 200, 208}},
 #undef AT
 #define AT(member) offsetof(DynapipeRun_v1, member)
     {"DynapipeRun_v1", {sizeof(DynapipeRun_v1), AT(train_pattern), AT(val_pattern), AT(batch_tokens),

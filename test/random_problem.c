@@ -54,17 +54,20 @@ static void model_make(CostModel* out, Rng* rng, int32_t num_enc, int32_t num_de
     if (rng_below(&fork, 2)) {
         out->chain.enc_blocks = rng_between(&fork, 1, CHAIN_MAX_BLOCKS);
         out->chain.dec_blocks = rng_between(&fork, 1, CHAIN_MAX_BLOCKS);
+        out->chain.last_in_rows =
+            rng_below(&fork, 2) && (num_dec > 0 ? out->chain.dec_blocks : out->chain.enc_blocks) > 1;
     }
     out->recompute_is_job[RECOMPUTE_FULL] = true;
     for (int part = 0; part < PART_COUNT; part++) {
         CostPartMode *none = &out->parts[RECOMPUTE_NONE][part], *full = &out->parts[RECOMPUTE_FULL][part];
-        for (int kind = 0; kind < JOB_COUNT; kind++) { make(&none->time_ns[kind], rng, true); }
-        make(&none->stored_bytes, rng, false);
+        Rng* from = part == PART_LAST_BLOCK ? &fork : rng;
+        for (int kind = 0; kind < JOB_COUNT; kind++) { make(&none->time_ns[kind], from, true); }
+        make(&none->stored_bytes, from, false);
         *full = *none;
-        make(&full->forward_bytes, rng, false);
+        make(&full->forward_bytes, from, false);
         memset(&none->time_ns[JOB_R], 0, sizeof none->time_ns[JOB_R]);
         none->offered = full->offered = true;
-        out->part_state_bytes[part] = rng_between(rng, 0, 1000000);
+        out->part_state_bytes[part] = rng_between(from, 0, 1000000);
         out->part_param_bytes[part] = out->part_state_bytes[part] / 4;
     }
     make(&out->stage_stored_bytes, rng, false);

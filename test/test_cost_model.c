@@ -219,14 +219,15 @@ static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 6", "dynapipe-costs 2", "costs:1: expected 6, found '2'"},
+        {"dynapipe-costs 7", "dynapipe-costs 6", "costs:1: expected 7, found '6'"},
         {"layers 2 0", "measured interface 1\nlayers 2 0", "expected ranks"},
         {"recompute none", "rank 1 slow\nrecompute none", "'1' is not a number in 0 ... 0"},
         {"recompute none", "rank 0 slow F 1 B 1 W 1 R 1 memory 0\nrecompute none", "expected link"},
         {"signature toy", "sign toy", "costs:2: expected signature"},
         {"layers 2 0", "layers 0 0", "layers: 0 and 0"},
         {"layers 2 0", "layers 2 0 1", "costs:3: expected blocks, found '1'"},
-        {"blocks 2 1\n", "blocks 2 1 1\n", "costs:3: expected end of line, found '1'"},
+        {"blocks 2 1 ", "blocks 2 1 1 ", "costs:3: expected last_in_rows, found '1'"},
+        {"last_in_rows 0", "last_in_rows 2", "costs:3: last_in_rows: "},
         {"blocks 2 1", "blocks 0 1", "costs:3: blocks: "},
         {"blocks 2 1", "blocks 4 1", "costs:3: blocks: "},
         {"layers 2 0", "layers 2.5 0", "'2.5' is not a number"},
@@ -247,7 +248,7 @@ static void broken_texts_are_refused(void) {
     };
     Rng rng = rng_seed(seed + 5);
     linear_cost_model(&model, &rng, 2, 0);
-    model.chain.enc_blocks = 2, model.chain.dec_blocks = 1;
+    model.chain.enc_blocks = 2, model.chain.dec_blocks = 1, model.chain.last_in_rows = false;
     model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
     char* text = text_of(&model, "toy");
     CHECK_OK(cost_file_parse(&other, NULL, text, "costs", NULL));
@@ -295,7 +296,12 @@ static int64_t quantity_of(const CostStage* stage, RecomputeMode mode, int quant
     if (bytes >= 0) { sum = cost_formula_value(cost_bytes_formula(&model, COST_BYTES_STAGE + bytes), shape); }
     for (int part = 0; part < PART_COUNT; part++) {
         const CostFormula* formula = cost_part_formula(&model, (int)mode, part, quantity);
-        if (count[part] > 0) { sum += count[part] * cost_formula_value(formula, shape); }
+        const bool by_rows = part == PART_HEAD || part == PART_LAST_BLOCK;
+        const bool is_idle =
+            by_rows ? shape->supervised_tokens == 0 : part < PART_DEC_BLOCK && shape->enc_tokens == 0;
+        if (count[part] > 0 && (bytes >= 0 || !is_idle)) {
+            sum += count[part] * cost_formula_value(formula, shape);
+        }
     }
     for (int i = 0; i < ONCE_COUNT && bytes >= 0; i++) {
         const CostFormula* once = cost_bytes_formula(&model, COST_BYTES_ONCE + 2 * i + bytes);
@@ -309,7 +315,11 @@ static int64_t boundary_of(const CostStage* stage, const MbShape* shape) {
     if (stage->blocks.end > plan_chain_first_dec(&model.chain)) {
         bytes += cost_formula_value(&model.dec_boundary_bytes, shape);
     }
-    if (stage->count[ONCE_CHAIN_END] > 0) { bytes = cost_formula_value(&model.head_in_bytes, shape); }
+    const bool has_rows =
+        model.chain.last_in_rows && stage->blocks.end >= plan_chain_num_blocks(&model.chain) - 1;
+    if (has_rows || stage->count[ONCE_CHAIN_END] > 0) {
+        bytes = cost_formula_value(&model.head_in_bytes, shape);
+    }
     return stage->count[PART_HEAD] > 0 ? 0 : cost_round(bytes);
 }
 
@@ -411,8 +421,10 @@ static double state_of(const Placement* placement, int32_t s) {
         if (placement->stage_of[k] != s) { continue; }
         for (int32_t b = placement->chunks[k].begin; b < placement->chunks[k].end; b++) {
             int32_t j = b < enc ? b % model.chain.enc_blocks : (b - enc) % model.chain.dec_blocks;
-            sum += (double)state[(b < enc ? PART_ENC_BLOCK : PART_DEC_BLOCK) + j];
-            has[b < enc ? ONCE_ENC : ONCE_DEC] = has[(b < enc ? ONCE_ENC_BLOCK : ONCE_DEC_BLOCK) + j] = true;
+            const bool in_rows = model.chain.last_in_rows && b == plan_chain_num_blocks(&model.chain) - 1;
+            sum += (double)state[in_rows ? PART_LAST_BLOCK : (b < enc ? PART_ENC_BLOCK : PART_DEC_BLOCK) + j];
+            has[b < enc ? ONCE_ENC : ONCE_DEC] = true;
+            has[(b < enc ? ONCE_ENC_BLOCK : ONCE_DEC_BLOCK) + j] |= !in_rows;
             has[ONCE_ENC_END] |= b == enc - 1 && model.chain.num_dec_layers > 0;
         }
         has[placement->head == HEAD_WHOLE ? PART_HEAD : ONCE_CHAIN_END] |= k == K - 1;

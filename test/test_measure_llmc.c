@@ -163,7 +163,8 @@ static int64_t t5_spare(const ModelConfig* config, int64_t num_layers, const Mod
     return 32 * token + 32 * row + 4 * C * (counts->num_dec_tokens + enc_tokens);
 }
 
-// Any slice of any kind and any counts: never less than it asks for, and little more.
+// Any slice of any kind and any counts: never less than it asks for, and little more. (The buffers of a
+// forward that keeps nothing are priced as any block's, by tokens.)
 static void activations_are_those_of_the_slices(void) {
     Rng rng = rng_seed(9);
     DynapipeCosts* all[NUM_CONFIGS];
@@ -171,7 +172,7 @@ static void activations_are_those_of_the_slices(void) {
     for (int round = 0; round < 400; round++) {
         const ModelConfig* config = &configs[round % NUM_CONFIGS];
         const ModelKind* kind = config->kind;
-        int32_t begin, end;
+        int32_t begin, end, last = model_num_blocks(config) - 1;
         bool is_last;
         draw_slice(&rng, model_num_blocks(config), &begin, &end, &is_last);
         DynapipeCosts* costs = all[round % NUM_CONFIGS];
@@ -189,7 +190,7 @@ static void activations_are_those_of_the_slices(void) {
             CHECK_EQ(given, cost_stored_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape));
             asked = model_acts_bytes(&model, &counts, 0);
             given = cost_forward_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape);
-            CHECK(given >= asked && (begin == end || given <= asked + spare));
+            CHECK(given >= asked && (begin >= last || given <= asked + spare));
             CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >= model_scratch_bytes(&model, &counts));
             PlanSample cut = plan_sample(counts.kept_tokens, 0, 0);
             if (kind->has_decoder) { cut = plan_sample(counts.kept_enc_tokens, counts.kept_tokens, 0); }

@@ -495,8 +495,10 @@ enum {
     RANGE_DEC_HEAD,                            // the whole decoder and the head
     RANGE_LAST,                                // the last layer and the head
     RANGE_HEAD,                                // the head alone
+    RANGE_WITH_LAST,                           // all blocks but the first
+    RANGE_BEFORE_LAST,                         // all but the first and the last
     RANGE_OTHERS,                              // from here on: only for bytes that the pieces do not cover
-    RANGE_COUNT = RANGE_OTHERS + 22
+    RANGE_COUNT = RANGE_OTHERS + 20
 };
 
 enum { NUM_SHAPES = 1500, MOST_TOKENS = 1 << 17 };
@@ -543,6 +545,13 @@ static void find_stack(Asker* a, int32_t first_range, int32_t first, int32_t end
     }
 }
 
+// Of a layer that has them all: the blocks that are no last block in rows.
+static int32_t usual_blocks(const PlanChain* chain, bool is_enc) {
+    const int32_t layers = is_enc ? chain->num_enc_layers : chain->num_dec_layers;
+    const bool is_last = chain->last_in_rows && layers == 1 && is_enc == (chain->num_dec_layers == 0);
+    return (is_enc ? chain->enc_blocks : chain->dec_blocks) - is_last;
+}
+
 static void find_ranges(Asker* a) {
     const PlanChain* chain = &a->chain;
     const int32_t L = plan_chain_num_blocks(chain), E = plan_chain_first_dec(chain), e = chain->enc_blocks;
@@ -565,8 +574,6 @@ static void find_ranges(Asker* a) {
         {L - 2 * l, L, false},
         // of parts of them
         {1, L, true},
-        {1, L, false},
-        {1, L - 1, false},
         {1, E, false},
         {L - 1, L, true},
         {L - 1, L, false},
@@ -575,15 +582,20 @@ static void find_ranges(Asker* a) {
         {0, E + 1, false},
     };
     add_range(a, RANGE_WHOLE, 0, L, true);
-    find_stack(a, RANGE_ENC, 0, has_dec ? E : L - chain->last_in_rows, e, true);
-    find_stack(a, RANGE_DEC, E, L - chain->last_in_rows, d, false);
+    const int32_t end = L - chain->last_in_rows;
+    find_stack(a, RANGE_ENC, 0, has_dec ? E : end, usual_blocks(chain, true), true);
+    find_stack(a, RANGE_DEC, E, end, usual_blocks(chain, false), false);
     if (has_dec && E > e) { add_range(a, RANGE_ENC_END, E - e, E, false); }
     if (has_dec) { add_range(a, RANGE_DEC_HEAD, E, L, true); }
     if (L > l) {
         add_range(a, RANGE_LAST, L - l, L, true);
         add_range(a, RANGE_HEAD, L, L, true);
     }
-    for (int32_t i = 0; i < (has_parts ? 22 : 13); i++) {
+    if (has_parts) {
+        add_range(a, RANGE_WITH_LAST, 1, L, false);
+        add_range(a, RANGE_BEFORE_LAST, 1, L - 1, false);
+    }
+    for (int32_t i = 0; i < (has_parts ? 20 : 13); i++) {
         add_range(a, RANGE_OTHERS + i, others[i].begin, others[i].end, others[i].has_head);
     }
 }
@@ -603,12 +615,11 @@ static bool difference(double* out, const Asker* a, const double* value, int32_t
 
 // The piece that is raised where a range has more than the sum of its pieces.
 static int32_t piece_for_rest(const int32_t count[PIECE_COUNT]) {
-    return count[PART_HEAD]         ? (int)PART_HEAD
-           : count[PART_LAST_BLOCK] ? (int)PART_LAST_BLOCK
-           : count[ONCE_ENC_END]    ? (int)ONCE_ENC_END
-           : count[ONCE_DEC]        ? (int)ONCE_DEC
-           : count[PART_EMBEDDING]  ? (int)PART_EMBEDDING
-                                    : (int)ONCE_ENC;
+    return count[PART_HEAD]        ? (int)PART_HEAD
+           : count[ONCE_ENC_END]   ? (int)ONCE_ENC_END
+           : count[ONCE_DEC]       ? (int)ONCE_DEC
+           : count[PART_EMBEDDING] ? (int)PART_EMBEDDING
+                                   : (int)ONCE_ENC;
 }
 
 // Buffers that blocks of one kind have once may be shared with other kinds: of all[j] for block j alone,
@@ -631,7 +642,7 @@ static double once_in_common(const double all[CHAIN_MAX_BLOCKS], int32_t num, do
 
 // The blocks of a stack's layers, and what a range of them has once.
 static void take_stack(double piece[PIECE_COUNT], const Asker* a, const double* value, bool is_enc) {
-    const int32_t num = is_enc ? a->chain.enc_blocks : a->chain.dec_blocks;
+    const int32_t num = usual_blocks(&a->chain, is_enc);
     const int32_t range = is_enc ? RANGE_ENC : RANGE_DEC, whole = is_enc ? RANGE_WHOLE : RANGE_DEC_HEAD;
     const int32_t first = range + STACK_FIRST;
     double *block = &piece[is_enc ? PART_ENC_BLOCK : PART_DEC_BLOCK], alone[CHAIN_MAX_BLOCKS] = {0};
@@ -660,6 +671,10 @@ static void take_apart(double piece[PIECE_COUNT], const Asker* a, const double v
     for (int32_t p = 0; p < PIECE_COUNT; p++) { piece[p] = 0; }
     take_stack(piece, a, value, true);
     if (a->chain.num_dec_layers > 0) { take_stack(piece, a, value, false); }
+    if (a->chain.last_in_rows) {
+        const int32_t before = a->valid[RANGE_BEFORE_LAST] ? (int32_t)RANGE_BEFORE_LAST : -1;
+        difference(&piece[PART_LAST_BLOCK], a, value, RANGE_WITH_LAST, before);
+    }
     // the others are what ranges have beyond these, the head last
     for (int with_head = 0; with_head < 2; with_head++) {
         for (int32_t r = 0; r < RANGE_COUNT; r++) {

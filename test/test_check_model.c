@@ -20,7 +20,7 @@
     X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)            \
     X(POINTER_IN_ACTS) X(ONE_STAGING) X(GRADIENT_3_PERCENT) X(PADDING_IS_SEEN) X(NO_GRADIENT)                   \
     X(FORWARD_FAILS) X(FLAGS_0_STAY_AT_A_LAYER) X(KEPT_IS_OF_THE_PIECE) X(ACTS_GROW) X(SCRATCH_GROWS)           \
-    X(LAYERS_UNDIVIDED) X(LAYERS_OF_THREE)                                                                      \
+    X(LAYERS_UNDIVIDED) X(LAYERS_OF_THREE) X(LAST_BY_TOKENS)                                                                      \
     X(NUM_FAULTS)
 // clang-format on
 #define X(name) name,
@@ -111,7 +111,10 @@ static int64_t tiny_kept_bytes(void* model, const DynapipeBatch* batch, int is_g
 static int64_t tiny_boundary_bytes(void* model, const DynapipeBatch* batch, int is_after) {
     const Range* range = model;
     return llmc->boundary_bytes(range->model, batch, is_after) +
-           (has(range, BOUNDARIES_DISAGREE) && is_after ? 4 : 0);
+           (has(range, BOUNDARIES_DISAGREE) && is_after ? 4 : 0) +
+           (has(range, LAST_BY_TOKENS) && (is_after ? range->blocks.end : range->blocks.begin) >= HEAD - 1
+                ? 4 * batch->num_tokens
+                : 0);
 }
 
 // The batch as a model with a fault reads it.
@@ -361,7 +364,7 @@ static DynapipeBlocks_v1 tiny_blocks(Tiny* tiny) {
     blocks.make = tiny_make;
     blocks.drop = tiny_drop;
     blocks.why = tiny_why;
-    if (tiny->fault == LAYERS_UNDIVIDED) { blocks.layer_blocks = 1; }
+    if (tiny->fault == LAYERS_UNDIVIDED) { blocks.layer_blocks = 1, blocks.last_in_rows = 0; }
     if (tiny->fault == LAYERS_OF_THREE) { blocks.layer_blocks = 3; }
     blocks.shapes = (DynapipeShapes_v1){.max_tokens = tiny->max_tokens, .max_seqs = tiny->max_seqs};
     return blocks;
@@ -396,6 +399,7 @@ static int lines_with(const char* begin) {
 static void passes(Tiny* tiny, const DynapipeShapes_v1* shapes) {
     DynapipeBlocks_v1 blocks = tiny_blocks(tiny);
     if (shapes != NULL) { blocks.shapes = *shapes; }
+    if (blocks.shapes.head_has_layer) { blocks.last_in_rows = 0; }
     CHECK_EQ(check(&blocks), 0);
     CHECK_EQ(lines_with("ok   "), 13);
     if (lines_with("FAIL ") > 0) { printf("%s", said); }
@@ -472,6 +476,7 @@ static const struct {
     {SCRATCH_GROWS, "scratch_bytes() of blocks [0, 8) is "},
     {LAYERS_UNDIVIDED, "blocks [2, 3) and [3, 4), the same of two layers, have "},
     {LAYERS_OF_THREE, "blocks [2, 3) and [5, 6), the same of two layers, have "},
+    {LAST_BY_TOKENS, "boundary_bytes() after blocks [5, 6): "},
     {FORWARD_FAILS, "forward of blocks [7, 8) returned error 5 (1 sequence of 7 tokens) tiny words"},
 };
 

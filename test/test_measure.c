@@ -46,7 +46,9 @@ typedef struct {
     int32_t num[CHAIN_MAX_BLOCKS];      // of the encoder's (or only stack's), block by block of a layer
     int32_t dec_num[CHAIN_MAX_BLOCKS];  // of the decoder's
     bool embedding, dec_embedding, head, ends_enc;
-    void* memory;  // of params
+    bool last;           // the chain's last block, where that has rows only
+    int32_t begin, end;  // along the chain, without embeddings and head
+    void* memory;        // of params
     DynapipeTied tied[3];
 } ClockRange;
 
@@ -150,6 +152,7 @@ static int take_time(ClockRange* range, const DynapipeBatch* b, int job) {
     }
     if (range->embedding) { ns += clock_model_part_ns(about, PART_EMBEDDING, job, &enc_side); }
     if (range->dec_embedding) { ns += clock_model_part_ns(about, PART_EMBEDDING, job, &dec_side); }
+    if (range->last) { ns += clock_model_part_ns(about, PART_LAST_BLOCK, job, &shape); }
     if (range->head) { ns += clock_model_part_ns(about, PART_HEAD, job, &shape); }
     passed_ns += (int64_t)ns;
     return ++about->num_jobs == about->fails_at ? 7 : 0;
@@ -235,6 +238,7 @@ static int64_t clock_acts_bytes(void* model, const DynapipeBatch* b, int flags) 
     int64_t bytes = range->about->more_bytes;
     bytes +=
         stack_bytes(range->num, is_kept, enc, enc, 0) + stack_bytes(range->dec_num, is_kept, dec, enc, cross);
+    if (range->last) { bytes += block_bytes(1, (Count){up(b->num_rows, 16), 0}, (Count){0, 0}, 0); }
     if (range->enc > 0) { bytes += up(b->num_seqs, 16) * 3000; }
     if (range->dec > 0) { bytes += up(16 * enc.T, 64); }
     if (range->embedding) { bytes += larger(3000, 12 * enc.T); }
@@ -253,11 +257,19 @@ static int64_t clock_scratch_bytes(void* model, const DynapipeBatch* b) {
     return bytes + range->about->more_bytes;
 }
 
+// Is the boundary at the last block?
+static bool in_rows(const ClockRange* range, bool is_behind) {
+    const PlanChain chain = measure_chain(&range->about->blocks);
+    const int32_t last = plan_chain_num_blocks(&chain) - 1;
+    return chain.last_in_rows && (is_behind ? range->end : range->begin) >= last;
+}
+
 static int64_t clock_boundary_bytes(void* model, const DynapipeBatch* b, int is_behind) {
     const ClockRange* range = model;
     Count enc = count_of(range->about, b->num_seqs, b->max_seq_tokens, b->num_tokens, b->num_squares);
     Count dec =
         count_of(range->about, b->num_seqs, b->max_dec_seq_tokens, b->num_dec_tokens, b->num_dec_squares);
+    if (in_rows(range, is_behind)) { return range->about->more_bytes + 96 * (int64_t)b->num_rows; }
     bool both = is_behind ? range->dec > 0 : range->dec > 0 && !range->dec_embedding;
     return range->about->more_bytes +
            96 * (enc.T + (both || (range->head && range->enc + range->dec == 0) ? dec.T : 0));
@@ -282,6 +294,7 @@ static int64_t fill_params(ClockRange* range) {
     int64_t n = 0;
     int32_t num_tied = 0;
     for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) { n += (100 + 20 * j) * (range->num[j] + range->dec_num[j]); }
+    if (range->last) { n += 90; }
     if (range->enc > 0) { range->tied[num_tied++] = (DynapipeTied){0, n, 7}, n += 7; }
     if (range->dec > 0) { range->tied[num_tied++] = (DynapipeTied){1, n, 7}, n += 7; }
     if (range->ends_enc) { n += 10; }
@@ -312,9 +325,16 @@ static int clock_make(void* ctx, DynapipeRange blocks, int has_values, void** mo
     range->head = blocks.end == head + 1;
     range->ends_enc = Ld > 0 && within(blocks.begin, blocks.end, Le, Le + 1) > 0;
     for (int32_t b = blocks.begin; b < blocks.end; b++) {
-        if (b >= 1 && b <= Le) { range->num[(b - 1) % chain.enc_blocks]++; }
-        if (Ld > 0 && b >= Le + 2 && b < head) { range->dec_num[(b - Le - 2) % chain.dec_blocks]++; }
+        if (chain.last_in_rows && b == head - 1) {
+            range->last = true;
+        } else if (b >= 1 && b <= Le) {
+            range->num[(b - 1) % chain.enc_blocks]++;
+        } else if (Ld > 0 && b >= Le + 2 && b < head) {
+            range->dec_num[(b - Le - 2) % chain.dec_blocks]++;
+        }
     }
+    range->begin = blocks.begin - (blocks.begin > 0) - (Ld > 0 && blocks.begin > Le + 1);
+    range->end = blocks.end - 1 - (Ld > 0 && blocks.end > Le + 1);
     bool alone = range->enc + range->dec == 0;
     bool cuts_badly = blocks.begin == 1 || (Ld > 0 && blocks.begin == Le + 2) || blocks.end > head + 1 ||
                       (Ld > 0 && blocks.end == Le + 2) || blocks.end <= blocks.begin;
@@ -361,11 +381,16 @@ static void divide_layer(ClockModel* out, int first, int32_t num_blocks, CostFea
     }
 }
 
-static void clock_model_cut(ClockModel* out, int32_t layer_blocks, int32_t dec_layer_blocks) {
+static void clock_model_cut(ClockModel* out, int32_t layer_blocks, int32_t dec_layer_blocks,
+                            bool last_in_rows) {
     out->blocks.layer_blocks = layer_blocks;
     out->blocks.dec_layer_blocks = dec_layer_blocks;
     divide_layer(out, PART_ENC_BLOCK, layer_blocks, FEATURE_ENC_TOKENS);
     divide_layer(out, PART_DEC_BLOCK, dec_layer_blocks, FEATURE_DEC_TOKENS);
+    out->blocks.last_in_rows = last_in_rows;
+    if (!last_in_rows) { return; }
+    out->ns[PART_LAST_BLOCK][FEATURE_SUPERVISED] = 700;
+    out->ns[PART_HEAD][FEATURE_ENC_TOKENS] = out->ns[PART_HEAD][FEATURE_DEC_TOKENS] = 0;
 }
 
 // num_dec_layers 0: one stack.
@@ -729,7 +754,8 @@ static void models_that_are_none_are_refused(void) {
                                         "DynapipeBlocks_v1.reserved[0] is set",
                                         "DynapipeBlocks_v1.reserved_numbers[0] is set",
                                         "layer_blocks 4, dec_layer_blocks 0",
-                                        "layer_blocks 2, dec_layer_blocks -1"};
+                                        "layer_blocks 2, dec_layer_blocks -1",
+                                        "last_in_rows 1, layers of 0 blocks"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         ClockModel model;
         clock_model_init(&model, 4, 0, false, false);
@@ -749,6 +775,7 @@ static void models_that_are_none_are_refused(void) {
                 blocks->layer_blocks = 2;
                 blocks->dec_layer_blocks = -1;
                 break;
+            case 10: blocks->last_in_rows = 1; break;
         }
         CHECK_FAILS(measure_check(blocks), STATUS_OUT_OF_RANGE, words[i]);
     }
@@ -829,7 +856,8 @@ static void make_costs(int32_t num_layers, int32_t num_dec_layers, int32_t block
     MeasureLengths lengths = {LONGEST, num_dec_layers > 0 ? LONGEST_TARGET : 0};
     clock_model_init(&clock_model, num_layers, num_dec_layers, padded, head_has_layer);
     if (blocks > 1) {
-        clock_model_cut(&clock_model, blocks, num_dec_layers > 0 && blocks < 3 ? blocks + 1 : blocks);
+        clock_model_cut(&clock_model, blocks, num_dec_layers > 0 && blocks < 3 ? blocks + 1 : blocks,
+                        !head_has_layer && (num_layers + padded) % 2);
     }
     memset(&costs, 0, sizeof costs);
     costs.chain = measure_chain(&clock_model.blocks);
@@ -1088,7 +1116,7 @@ static void check_parts(const ClockModel* model, double tolerance) {
     for (int round = 0; round < 50; round++) {
         MbShape shape = draw_shape(&rng, has_dec, !model->blocks.shapes.padded);
         for (int part = 0; part < PART_COUNT; part++) {
-            if (part >= PART_DEC_BLOCK && part < PART_HEAD && !has_dec) { continue; }
+            if (part >= PART_DEC_BLOCK && part < PART_LAST_BLOCK && !has_dec) { continue; }
             for (JobKind job = JOB_F; job <= JOB_W; job++) {
                 double ns = clock_model_part_ns(model, part, job, &shape);
                 CHECK_NEAR(measured_ns(&measure_times_costs, part, job, &shape), ns, tolerance * ns + 10);
@@ -1099,10 +1127,10 @@ static void check_parts(const ClockModel* model, double tolerance) {
 
 static void every_feature_finds_its_time(void) {
     static ClockModel model;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         const int has_dec = i % 2;
         clock_model_init(&model, 6, has_dec ? 6 : 0, false, false);
-        if (i / 2) { clock_model_cut(&model, 2, 3); }
+        if (i / 2) { clock_model_cut(&model, 2, 3, i / 2 == 2); }
         measure(&model.blocks, 512, has_dec ? 256 : 0, 0);
         check_parts(&model, i / 2 ? 0.03 : 0.02);
         CHECK_EQ(model.num_wrong, 0);

@@ -892,8 +892,16 @@ static void check_sizes(Checker* c, const CheckRange* range, CheckBatch* const* 
                  size_names[k], BLOCKS(range), (long long)sizes[i][k], (long long)again[k], grid[i]->what);
         }
     }
+    const bool in_rows = c->blocks->last_in_rows && range->blocks.end >= c->num_blocks - 2;
     for (int pair = 0; pair < GRID * GRID; pair++) {
         int a = pair / GRID, b = pair % GRID;
+        if (in_rows && grid[a]->batch.num_rows == grid[b]->batch.num_rows && sizes[a][4] != sizes[b][4]) {
+            fail(c,
+                 "%s [%d, %d): %lld for %s, %lld for %s, with as many rows ---> where last_in_rows is 1, the "
+                 "last block gets and gives hidden states of supervised rows alone",
+                 size_names[4], BLOCKS(range), (long long)sizes[a][4], grid[a]->what, (long long)sizes[b][4],
+                 grid[b]->what);
+        }
         for (int k = 0; k < NUM_SIZES && covers(&grid[b]->batch, &grid[a]->batch); k++) {
             if (sizes[b][k] >= sizes[a][k]) { continue; }
             fail(c,

@@ -259,8 +259,8 @@ bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, Mode
 
 // Buffers, in bytes, from the counts of `batch` only (all tokens, rows, num_seqs, longest): linear in the
 // counts rounded up to 16. acts: kept for backward (KEEP) or of a forward without KEEP; scratch: of any
-// job; boundary: the activation (and its gradient) before (0) or after (1) the range. After a range that
-// feeds the head: (num_rows, C) of hidden states.
+// job; boundary: the activation (and its gradient) before (0) or after (1) the range. Around the
+// chain's last block, and after a range that feeds the head: (num_rows, C) of hidden states.
 int64_t model_acts_bytes(const Model* model, const ModelBatch* batch, int flags);
 int64_t model_scratch_bytes(const Model* model, const ModelBatch* batch);
 int64_t model_boundary_bytes(const Model* model, const ModelBatch* batch, bool is_behind);

@@ -7,8 +7,8 @@ some blocks (ModelBlock), from any to any, numbered here from 0 to N - 1:
     logits = head(norm x_N); an encoder's end: enc_out = norm x_N
 
 Nothing reads the last feed-forward's output for tokens without loss. So from the chain's last block on the
-stream has the supervised rows only (num_rows, C): the block before it ends with a gather of rows, and its
-backward begins with zeros for the other tokens.
+stream has the supervised rows only (num_rows, C), in generation the sequences' last tokens: the block before
+it ends with a gather of rows, and its backward begins with zeros for the other tokens.
 
 The sum that ends a block and the next block's norm are fused into one pass, within a range.
 

@@ -265,7 +265,7 @@ tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/costs"; ok $? "
 make -s BUILD="${BUILD:-release}" "$build/profile_costs" >"$work/build.log" 2>&1 && timeout 60 "$build/profile_costs" --model l4c64h4 --tokens 64 --vocab 257 --seconds 0.5 --out "$work/measured" >"$work/profile.log" 2>&1 &&
     tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/measured" --model l4c64h4
 ok $? "costs of profile_costs: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"
-printf 'dynapipe-costs 6\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
+printf 'dynapipe-costs 7\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 cp "$work/narrow" "$work/known"
 refuses 2 "--vocab 1000: --costs $work/known was measured with a vocabulary of 384" plan $lengths --costs "$work/known" --model l4c96h4 --vocab 1000
@@ -301,7 +301,7 @@ awk '/^  mb /{on = 1; next} on && /^$/ {exit} on {split($7, tokens, "+"); i += t
 printf 'n_input,n_target\n400,20\n300,30\n500,10\n' >"$work/deep.csv"
 tool plan "$work/deep.csv" --model byt5:l12d4c64h4 --stages 4 --placement linear --head whole --explain && grep -q '^- Stages: encoder+decoder layers [1-9]*+0 [1-9]*+0 [1-9]*+0 [1-9]*+4' "$work/out"
 ok $? "T5: long inputs, a deep encoder: all cuts in it: $(grep -o '^- Stages[^,;]*' "$work/out")"
-printf 'dynapipe-costs 6\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
+printf 'dynapipe-costs 7\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
 refuses 2 'C 64 NH 4 HS 16 F 256"' plan $lengths --costs "$work/gated" --model t5:l3d3c64h4
 refuses 2 "--max-target-tokens" plan $lengths --max-target-tokens 16
 # Batches of thousands of samples, of which memory keeps few: hundreds of microbatches, and still near the bound.

@@ -186,6 +186,34 @@ static void pytorch_and_hugging_face_agree(void) {
     }
 }
 
+// --- the last feed-forward ----------------------------------------------------------------------------------
+
+// What the last block keeps and gets grows with its rows alone.
+static void the_last_feed_forward_has_rows_only(void) {
+    for (int i = 0; i < MODEL_NUM_GOLDENS; i++) {
+        ModelGolden golden;
+        Model last;
+        model_golden_load(&golden, i);
+        const int N = model_num_blocks(&golden.config);
+        const ModelPart part = model_part(N - 1, N, true);
+        model_init_counts(&last, &golden.config, &part, ops);
+        ModelBatch few = {.num_seqs = 2, .num_tokens = 128, .num_rows = 32, .max_seq_tokens = 64};
+        if (golden.config.kind->has_decoder) { few.num_dec_tokens = 128, few.max_dec_seq_tokens = 64; }
+        ModelBatch many = few, more_rows = few;
+        many.num_tokens *= 4;
+        many.num_dec_tokens *= 4;
+        more_rows.num_rows *= 3;
+        for (int flags = 0; flags <= KEPT; flags += KEPT) {
+            CHECK_EQ(model_acts_bytes(&last, &many, flags), model_acts_bytes(&last, &few, flags));
+        }
+        CHECK(model_acts_bytes(&last, &more_rows, KEPT) > 2 * model_acts_bytes(&last, &few, KEPT));
+        CHECK_EQ(model_boundary_bytes(&last, &many, false), model_boundary_bytes(&last, &few, false));
+        CHECK_EQ(model_boundary_bytes(&last, &few, false), 4 * 32 * golden.config.channels);
+        model_free(&last);
+        model_golden_free(&golden);
+    }
+}
+
 // --- generation --------------------------------------------------------------------------------------------
 
 enum { SLOTS = 4, ROUNDS = 4, MOST_TOKENS = 40 };
@@ -339,6 +367,7 @@ int main(int argc, char** argv) {
     rng = rng_seed(test_seed(argc, argv));
     ops = ops_create(0);
     RUN(pytorch_and_hugging_face_agree);
+    RUN(the_last_feed_forward_has_rows_only);
     RUN(generation_says_what_the_forward_says);
     ops_free(ops);
     return test_end();

@@ -200,8 +200,7 @@ static void the_last_feed_forward_has_rows_only(void) {
         ModelBatch few = {.num_seqs = 2, .num_tokens = 128, .num_rows = 32, .max_seq_tokens = 64};
         if (golden.config.kind->has_decoder) { few.num_dec_tokens = 128, few.max_dec_seq_tokens = 64; }
         ModelBatch many = few, more_rows = few;
-        many.num_tokens *= 4;
-        many.num_dec_tokens *= 4;
+        *(golden.config.kind->has_decoder ? &many.num_dec_tokens : &many.num_tokens) *= 4;
         more_rows.num_rows *= 3;
         for (int flags = 0; flags <= KEPT; flags += KEPT) {
             CHECK_EQ(model_acts_bytes(&last, &many, flags), model_acts_bytes(&last, &few, flags));

@@ -144,26 +144,27 @@ static Stats take_stats(const Model* m, char** cursor, int64_t num_rows) {
     return stats;
 }
 
-// A block of the range. Te: the encoder's tokens.
+// A block of the range. T: its stack's tokens, or (the chain's last block) the supervised ones; Te: the
+// encoder's.
 typedef struct {
     const ModelBlock* about;
     Side side;
-    int number;            // in its stack
-    bool in_rows;          // the chain's last block
-    bool before_rows;      // the one before it: x_next and dx_next have rows
-    int T;                 // its stack's tokens, or the supervised ones
-    const uint32_t* keys;  // (T) of dropout
-    int l;                 // among those of its kind in this range
-    floatX *x, *x_next;    // (T, C); x_next may be NULL: not needed
-    const floatX* x_in;    // x, or the range's `in`
-    floatX* norm;          // (T, C) normed x
-    Stats stats;           // (T)
-    floatX *in, *din;      // (T, in_width); of an activation the same
-    floatX *kv, *dkv;      // (Te, 2I) of a cross-attention
-    floatX* inner;         // (T, inner_width)
-    float* lse;            // (NH, T) of an attention
-    floatX* dx;            // with KEEP, as din and dkv
+    int number;          // in its stack
+    int l;               // among those of its kind in this range
+    floatX *x, *x_next;  // (T, C); x_next may be NULL: not needed
+    const floatX* x_in;  // x, or the range's `in`
+    floatX* norm;        // (T, C) normed x
+    Stats stats;         // (T)
+    floatX *in, *din;    // (T, in_width); of an activation the same
+    floatX *kv, *dkv;    // (Te, 2I) of a cross-attention
+    floatX* inner;       // (T, inner_width)
+    float* lse;          // (NH, T) of an attention
+    floatX* dx;          // with KEEP, as din and dkv
     const floatX* dx_next;
+    // the chain's last block; the one before it, where x_next and dx_next have rows
+    bool in_rows, before_rows;
+    int T;
+    const uint32_t* keys;  // (T) of dropout
 } Block;
 
 // What a block does not share with others, with KEEP.

@@ -33,7 +33,9 @@ has() {
             .{batch_size,seq_len,num_parameters,num_activations,params_memory,grads_memory,m_memory,v_memory,acts_memory,grads_acts_memory} \
             gpt2_forward\>{encoder,layernorm,matmul,attention,softmax,crossentropy}_forward \
             gpt2_backward\>{crossentropy_softmax,matmul,layernorm,attention,encoder}_backward ;;
-        cuda) echo train_gpt2.cu gpt2_{allocate_state,forward,backward_and_reduce,calculate_grad_norm,update,write_to_checkpoint} fill_in_{activation,parameter}_sizes main ;;
+        cuda) echo train_gpt2.cu gpt2_{allocate_state,forward,backward_and_reduce,calculate_grad_norm,update,write_to_checkpoint} fill_in_{activation,parameter}_sizes main \
+            .{acts,params,grads,m,v}_memory .num_parameters{,_bytes} .rng_state{,_last_update} \
+            .{master_weights,param_elements,recompute,workload_indices,bucket_info,cpu_losses,mean_loss,batch_size,seq_len} ;;
         llama3) has cuda | sed 's/gpt2/llama3/g' ;;
     esac
 }

@@ -403,6 +403,7 @@ PlacementScale placement_scale_make(const PlanRequest* request, const CostModel*
         }
     }
     scale.head_has_layer = request->rules.head_has_layer;
+    scale.levels_head = costs->chain.last_in_rows && request->heads != HEAD_CHOICE_GIVEN;
     for (int32_t s = 0; s < scale.P; s++) {
         double rate = 0;
         for (int32_t r = 0; r < request->R; r++) {
@@ -547,11 +548,12 @@ static void cut_by_work(Placement* placement, const PlacementScale* scale, bool 
 
 // From the placement itself and from a cut by work. Returns the most loaded stage's load; *mean: of all.
 static double balance(Placement* placement, double* mean, const PlacementScale* scale, bool by_layers) {
+    const bool moves_head = scale->levels_head && placement->head != HEAD_WHOLE;
     Placement cut = *placement;
     double load[PLAN_MAX_STAGES], most;
     cut_by_work(&cut, scale, by_layers);
-    double least = descend(placement, work_loads, scale, by_layers, false);
-    if (descend(&cut, work_loads, scale, by_layers, false) < least) { *placement = cut; }
+    double least = descend(placement, work_loads, scale, by_layers, moves_head);
+    if (descend(&cut, work_loads, scale, by_layers, moves_head) < least) { *placement = cut; }
     squares(load, &most, work_loads, scale, placement);
     *mean = 0;
     for (int32_t s = 0; s < scale->P; s++) { *mean += load[s] / scale->P; }

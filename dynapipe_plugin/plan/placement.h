@@ -106,7 +106,8 @@ typedef struct {
     int64_t limit_bytes[PLAN_MAX_STAGES];  // the least of the stage's ranks, model state included; 0: none
     int32_t P, wanted;                     // thousandths of a stage's limit, usually ROOM_WANTED
     bool head_has_layer;                   // ShapeRules
-    bool may_cut;  // chunks may end inside layers: ours, of a model that can be cut so
+    bool may_cut;      // chunks may end inside layers: ours, of a model that can be cut so
+    bool levels_head;  // shares of the head make up for a last block that is less work than others
 } PlacementScale;
 
 PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,

@@ -516,6 +516,7 @@ static void analytic_costs(CostModel* out, const ModelConfig* config, bool by_bl
                           .num_dec_layers = config->num_dec_layers,
                           .head_size = config->head_size,
                           .ffn_channels = config->ffn_channels,
+                          .num_kv_heads = config->num_kv_heads,
                           .gated = config->gated,
                           .tied_head = config->tied_head,
                           .channels = config->channels,

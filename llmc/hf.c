@@ -486,6 +486,10 @@ static bool read_config(const Reader* r, HfConfig* config) {
                      type);
 }
 
+const ModelKind* hf_config_kind(const HfConfig* config) {
+    return config->type == HF_GPT2 ? &gpt2_kind : config->type < HF_LLAMA ? &t5_kind : &llama_kind;
+}
+
 bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name) {
     json_error_t reason;
     Reader r = {.name = name};
@@ -836,11 +840,10 @@ static bool look_at_head(Source* source) {
 
 static bool read_shape(Source* source, const ModelKind* kind, const char* path) {
     if (!hf_config_read(&source->config, path)) { return false; }
-    const HfType type = source->config.type;
-    const ModelKind* theirs = type == HF_GPT2 ? &gpt2_kind : type < HF_LLAMA ? &t5_kind : &llama_kind;
+    const ModelKind* theirs = hf_config_kind(&source->config);
     if (kind != theirs) {
         return llmc_fail("%s: model_type \"%s\" is no %s ---> train it with train_%s",
-                         checkpoint_path_tail(path), type_names[type], kind->title, theirs->name);
+                         checkpoint_path_tail(path), type_names[source->config.type], kind->title, theirs->name);
     }
     source->config.shape.kind = kind;
     return model_check(&source->config.shape, checkpoint_path_tail(path));

@@ -36,6 +36,7 @@ typedef struct {
     double dropout;
 } HfConfig;
 
+const ModelKind* hf_config_kind(const HfConfig* config);
 // A directory, or a file beside config.json.
 bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.

@@ -22,8 +22,7 @@ const char* hf_golden_path(const char* name) {
 
 const ModelKind* hf_golden_kind(const char* path) {
     HfConfig config;
-    if (!hf_config_read(&config, path)) { return &t5_kind; }
-    return config.type == HF_GPT2 ? &gpt2_kind : config.type < HF_LLAMA ? &t5_kind : &llama_kind;
+    return hf_config_read(&config, path) ? hf_config_kind(&config) : &t5_kind;
 }
 
 bool hf_golden_load(Model* model, const char* path, int begin, int end, bool is_last, OpsContext* ops) {

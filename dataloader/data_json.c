@@ -324,10 +324,10 @@ TokenizerClass tokenizer_config_read(const char* folder, int32_t* extra_ids) {
     const json_t* number = json_object_get(root, "extra_ids");
     bool in_range =
         json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
-    TokenizerClass found = name == NULL                           ? TOKENIZER_CLASS_OTHER
-                           : strcmp(name, "ByT5Tokenizer") == 0   ? TOKENIZER_CLASS_BYT5
+    TokenizerClass found = name == NULL                               ? TOKENIZER_CLASS_OTHER
+                           : strcmp(name, "ByT5Tokenizer") == 0       ? TOKENIZER_CLASS_BYT5
                            : strncmp(name, "Qwen2Tokenizer", 14) == 0 ? TOKENIZER_CLASS_QWEN2
-                                                                  : TOKENIZER_CLASS_OTHER;
+                                                                      : TOKENIZER_CLASS_OTHER;
     *extra_ids = in_range ? (int32_t)json_integer_value(number) : -1;
     json_decref(root);
     return found;

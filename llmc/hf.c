@@ -30,8 +30,8 @@ static bool exists(const char* path) {
 
 // --- names -------------------------------------------------------------------------------------------------
 
-// (rows, cols) of a tensor of ours, from its value `begin` on. What is in no part is the vocabulary's padding,
-// zero.
+// (rows, cols) of a tensor of ours, from its value `begin` on. What is in no part is the vocabulary's
+// padding, zero.
 typedef struct {
     char name[NAME_CHARS];  // GPT-2: without "transformer."
     int64_t begin, rows, cols;
@@ -432,9 +432,8 @@ static bool read_rope(const Reader* r, ModelConfig* shape) {
         if (type == NULL && i == 1) { type = json_object_get(about, "type"); }
         const char* name = json_is_string(type) ? json_string_value(type) : i == 0 ? "default" : "unknown";
         if (about != NULL && strcmp(name, "default") != 0) {
-            return llmc_fail(
-                "%s: %s: type \"%.40s\" is not supported, \"default\" is ---> use another model", r->name,
-                key, name);
+            return llmc_fail("%s: %s: type \"%.40s\" is not supported, \"default\" is ---> use another model",
+                             r->name, key, name);
         }
     }
     return read_scaled(r, theta, "rope_theta", 1, 10000, &shape->rope_theta);
@@ -478,12 +477,13 @@ static bool read_config(const Reader* r, HfConfig* config) {
     for (int i = 0; i < HF_NUM_TYPES; i++) {
         if (strcmp(type, type_names[i]) != 0) { continue; }
         config->type = (HfType)i;
-        return require_architecture(r) && (i == HF_GPT2    ? read_gpt2(r, config)
+        return require_architecture(r) && (i == HF_GPT2   ? read_gpt2(r, config)
                                            : i < HF_LLAMA ? read_t5(r, config)
                                                           : read_llama(r, config));
     }
-    return llmc_fail("%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5, umt5, llama or qwen2", r->name,
-                     type);
+    return llmc_fail(
+        "%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5, umt5, llama or qwen2", r->name,
+        type);
 }
 
 const ModelKind* hf_config_kind(const HfConfig* config) {
@@ -634,10 +634,12 @@ static char* dump(json_t* root) {
 }
 
 char* hf_config_text(const HfConfig* config, const char* dtype) {
-    static const char* const architectures[HF_NUM_TYPES] = {"GPT2LMHeadModel", "T5ForConditionalGeneration",
+    static const char* const architectures[HF_NUM_TYPES] = {"GPT2LMHeadModel",
+                                                            "T5ForConditionalGeneration",
                                                             "MT5ForConditionalGeneration",
                                                             "UMT5ForConditionalGeneration",
-                                                            "LlamaForCausalLM", "Qwen2ForCausalLM"};
+                                                            "LlamaForCausalLM",
+                                                            "Qwen2ForCausalLM"};
     json_t* root =
         json_pack("{s:s, s:[s], s:s, s:b}", "model_type", type_names[config->type], "architectures",
                   architectures[config->type], "torch_dtype", dtype, "use_cache", 1);
@@ -812,8 +814,8 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
     return true;
 }
 
-// Tied or not, determined from the tensors. A T5's tied head without the factor is read as one of its own that
-// begins with the embedding's values, as ours has the factor where it is tied.
+// Tied or not, determined from the tensors. A T5's tied head without the factor is read as one of its own
+// that begins with the embedding's values, as ours has the factor where it is tied.
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
@@ -827,10 +829,10 @@ static bool find_head(Source* source, const SafetensorsTensor* embedding) {
 static bool look_at_head(Source* source) {
     const SafetensorsTensor* embedding = find_embedding(source);
     if (embedding == NULL) {
-        return llmc_fail(
-            "%s: the embedding is missing (shared.weight, wte.weight or model.embed_tokens.weight) ---> use a "
-            "whole model",
-            checkpoint_path_tail(source->file.files[0].path));
+        return llmc_fail("%s: the embedding is missing (shared.weight, wte.weight or "
+                         "model.embed_tokens.weight) ---> use a "
+                         "whole model",
+                         checkpoint_path_tail(source->file.files[0].path));
     }
     return check_copies(source, embedding) &&
            (source->config.type == HF_GPT2 || find_head(source, embedding));
@@ -843,7 +845,8 @@ static bool read_shape(Source* source, const ModelKind* kind, const char* path) 
     const ModelKind* theirs = hf_config_kind(&source->config);
     if (kind != theirs) {
         return llmc_fail("%s: model_type \"%s\" is no %s ---> train it with train_%s",
-                         checkpoint_path_tail(path), type_names[source->config.type], kind->title, theirs->name);
+                         checkpoint_path_tail(path), type_names[source->config.type], kind->title,
+                         theirs->name);
     }
     source->config.shape.kind = kind;
     return model_check(&source->config.shape, checkpoint_path_tail(path));

@@ -59,10 +59,10 @@ Reading, each rank for itself:
 
 `path` is a directory (model.safetensors or its shards, config.json), or a *.safetensors beside a config.json.
 F32, F16 and BF16 are read. A missing or unexpected tensor, a wrong shape, a NaN or infinite value is an error
-that names it; GPT-2's masks, Llama's angles and T5's unused bias of old files are ignored. T5's head is tied if
-there is no lm_head.weight, or if it equals the embedding, and is scaled; otherwise untied, whatever the flag (and
-without lm_head.weight begins with the embedding's values). Llama's is tied if the flag says so and there is no
-other lm_head.weight.
+that names it; GPT-2's masks, Llama's angles and T5's unused bias of old files are ignored. T5's head is tied
+if there is no lm_head.weight, or if it equals the embedding, and is scaled; otherwise untied, whatever the
+flag (and without lm_head.weight begins with the embedding's values). Llama's is tied if the flag says so and
+there is no other lm_head.weight.
 
 Writing:
 

@@ -154,11 +154,9 @@ const ModelKind llama_kind = {
     .checkpoint_magic = 20230227,  // of the paper, arXiv 2302.13971
     .stacks = {{
         .num_blocks = 2,
-        .blocks = {{.type = BLOCK_SELF,
-                    .norm = {LLAMA_norm1},
-                    .in = {LLAMA_qkv, LLAMA_qkvb},
-                    .out = {LLAMA_o}},
-                   {.type = BLOCK_FFN, .norm = {LLAMA_norm2}, .in = {LLAMA_gate_up}, .out = {LLAMA_down}}},
+        .blocks =
+            {{.type = BLOCK_SELF, .norm = {LLAMA_norm1}, .in = {LLAMA_qkv, LLAMA_qkvb}, .out = {LLAMA_o}},
+             {.type = BLOCK_FFN, .norm = {LLAMA_norm2}, .in = {LLAMA_gate_up}, .out = {LLAMA_down}}},
         .norm_end = {LLAMA_norm},
         .is_causal = true,
     }},
@@ -280,11 +278,11 @@ static bool parse_name(ModelConfig* out, const Family* family, const char* text)
 
 static bool fail_unknown(const char* descriptor, const ModelKind* kind, const Family* family) {
     if (family == NULL) {
-        return llmc_fail(
-            "model \"%.40s\" is unknown ---> use %s",
-            descriptor, kind == &t5_kind ? "t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, such as "
-            "t5:small, or a shape, such as byt5:l2c64h4" : "llama: tinyllama: qwen2: and a size, such as "
-            "qwen2:0.5b, or a shape, such as llama:l4c128h4");
+        return llmc_fail("model \"%.40s\" is unknown ---> use %s", descriptor,
+                         kind == &t5_kind ? "t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, such as "
+                                            "t5:small, or a shape, such as byt5:l2c64h4"
+                                          : "llama: tinyllama: qwen2: and a size, such as "
+                                            "qwen2:0.5b, or a shape, such as llama:l4c128h4");
     }
     if (family->kind == &gpt2_kind) {
         return llmc_fail(
@@ -298,10 +296,9 @@ static bool fail_unknown(const char* descriptor, const ModelKind* kind, const Fa
     for (const Size* s = family->sizes; s->name != NULL; s++) {
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s:%s", family->name, s->name);
     }
-    return llmc_fail(
-        "model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or %s:%s",
-        descriptor, names, family->name, family->name,
-        kind == &t5_kind ? "l2d3c64h4k16f256" : "l2c64h4g2k16f256");
+    return llmc_fail("model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or %s:%s",
+                     descriptor, names, family->name, family->name,
+                     kind == &t5_kind ? "l2d3c64h4k16f256" : "l2c64h4g2k16f256");
 }
 
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab,
@@ -319,8 +316,12 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
         .gated = family->gated,
         .tied_head = family->tied_head,
         .bias_per_layer = family->bias_per_layer,
-        .rope_theta = is_qwen ? 1000000 : is_llama ? 10000 : 0,
-        .norm_eps = is_qwen ? 1000 : is_llama ? 10000 : 0,
+        .rope_theta = is_qwen    ? 1000000
+                      : is_llama ? 10000
+                                 : 0,
+        .norm_eps = is_qwen    ? 1000
+                    : is_llama ? 10000
+                               : 0,
         .qkv_bias = is_qwen,
         .kind = kind,
     };

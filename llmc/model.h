@@ -14,10 +14,10 @@ parameters, and a table of functions.
 
 A block is a step of the residual stream: of each layer attention and feed-forward, of a decoder's after an
 encoder self-attention, cross-attention and feed-forward. Blocks are numbered along the chain, N in all:
-GPT-2's and Llama's 2 L; T5's 2 Le of the encoder, then 3 Ld of the decoder. A range may begin and end with any. The first
-one has the embedding, the one where the decoder begins that stack's embedding, the last one the head, or the
-input of the head's shares on all ranks. The head may be a range of its own, [N, N). The single-device model
-is the range [0, N).
+GPT-2's and Llama's 2 L; T5's 2 Le of the encoder, then 3 Ld of the decoder. A range may begin and end with
+any. The first one has the embedding, the one where the decoder begins that stack's embedding, the last one
+the head, or the input of the head's shares on all ranks. The head may be a range of its own, [N, N). The
+single-device model is the range [0, N).
 
 A kind is a few tables (kinds.c): its tensors, which of them each block of its stacks uses. model.c has what a
 rank has, transformer.c the passes, head.c those of a share of the head.
@@ -402,8 +402,8 @@ void model_alloc_grads(Model* model);
 void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
-// llm.c's initialisation of GPT-2, Hugging Face's of the others. Draws the whole model and keeps this rank's part,
-// so that the values do not depend on the layout.
+// llm.c's initialisation of GPT-2, Hugging Face's of the others. Draws the whole model and keeps this rank's
+// part, so that the values do not depend on the layout.
 void model_init_random(Model* model, uint32_t seed);
 
 // The slice of a tensor (of a layer of its stack; -1: outside the layers); NULL: not here.

@@ -171,8 +171,8 @@ void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_
                    int C, OpsContext* ops);
 
 // --- rotary positions, grouped heads of keys (rope.h; Ainslie et al. 2023: GQA) ---------------------------
-// From what the matrix of q, k and v makes to what attention reads: q and k turned by their positions, k and v
-// once for each head of q that reads them. So attention needs no other kernels; it reads, keeps and caches
+// From what the matrix of q, k and v makes to what attention reads: q and k turned by their positions, k and
+// v once for each head of q that reads them. So attention needs no other kernels; it reads, keeps and caches
 // NH / NKV times the keys. Backward turns back and adds up each group, in float32.
 typedef struct {
     int num_heads, num_kv_heads, head_size;  // NH a multiple of NKV, HS even

@@ -1,6 +1,7 @@
 /*
 rope.h -- angles of rotary positions (RoFormer: Su et al. 2021): channel c of a head of HS and channel
-c + HS/2 are turned together, at position p by p theta^(-2c/HS). Hugging Face's pairs; the paper's are adjacent.
+c + HS/2 are turned together, at position p by p theta^(-2c/HS). Hugging Face's pairs; the paper's are
+adjacent.
 */
 #pragma once
 

@@ -435,11 +435,11 @@ static float* bias_grad(const Job* job, int tensor, int l) {
 }
 
 typedef struct {
-    floatX* columns;  // (T, C)  the output of a matrix product on its way into a sum or a norm
+    floatX* columns;           // (T, C)  the output of a matrix product on its way into a sum or a norm
     floatX *turned, *dturned;  // (T, 3I) with rotary positions: what attention reads, and its gradient
-    floatX* wide;     // (T, F) or (T, I) with attention's scratch after it, or (T or Te, C)
-    void* attention;  // after (T, I) of wide
-    float* bias;      // (num_buckets, NH) the stack's table
+    floatX* wide;              // (T, F) or (T, I) with attention's scratch after it, or (T or Te, C)
+    void* attention;           // after (T, I) of wide
+    float* bias;               // (num_buckets, NH) the stack's table
 } Scratch;
 
 // The two stacks' bias tables, first in every scratch.

@@ -3,10 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char* const paths[MODEL_NUM_GOLDENS] = {"test/golden/gpt2_small.bin", "test/golden/t5_v10.bin",
-                                                     "test/golden/t5_v11.bin", "test/golden/t5_umt5.bin",
-                                                     "test/golden/llama_own.bin",
-                                                     "test/golden/llama_tied.bin"};
+static const char* const paths[MODEL_NUM_GOLDENS] = {
+    "test/golden/gpt2_small.bin", "test/golden/t5_v10.bin",    "test/golden/t5_v11.bin",
+    "test/golden/t5_umt5.bin",    "test/golden/llama_own.bin", "test/golden/llama_tied.bin"};
 enum { GPT2_MAGIC = 20240601, T5_MAGIC = 20191023, LLAMA_MAGIC = 20230227, HEADER_INTS = 16 };
 
 static void give_up(const char* path, const char* why) {
@@ -109,7 +108,9 @@ void model_golden_load(ModelGolden* out, int idx) {
     char* bytes = read_whole(paths[idx], &num_bytes);
     const int32_t* header = (const int32_t*)bytes;
     const char* cursor = bytes + 4 * HEADER_INTS;
-    if (num_bytes < 4 * HEADER_INTS || header[0] != (idx == 0 ? GPT2_MAGIC : idx < 4 ? T5_MAGIC : LLAMA_MAGIC)) {
+    if (num_bytes < 4 * HEADER_INTS || header[0] != (idx == 0  ? GPT2_MAGIC
+                                                     : idx < 4 ? T5_MAGIC
+                                                               : LLAMA_MAGIC)) {
         give_up(paths[idx], "wrong magic");
     }
     *out = (ModelGolden){.memory = bytes};

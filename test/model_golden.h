@@ -1,6 +1,6 @@
 /*
-model_golden.h -- the small models of dev/golden_gpt2.py, golden_t5.py and golden_llama.py: batch, parameters, and what PyTorch
-and Hugging Face compute.
+model_golden.h -- the small models of dev/golden_gpt2.py, golden_t5.py and golden_llama.py: batch, parameters,
+and what PyTorch and Hugging Face compute.
 */
 #pragma once
 

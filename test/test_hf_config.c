@@ -195,9 +195,9 @@ static bool same(const HfConfig* a, const HfConfig* b) {
            x->num_buckets == y->num_buckets && x->max_distance == y->max_distance && x->gated == y->gated &&
            x->tied_head == y->tied_head && x->bias_per_layer == y->bias_per_layer &&
            x->num_kv_heads == y->num_kv_heads && x->rope_theta == y->rope_theta &&
-           x->norm_eps == y->norm_eps && x->qkv_bias == y->qkv_bias &&
-           a->head_scaled == b->head_scaled && a->pad_token == b->pad_token && a->bos_token == b->bos_token &&
-           a->eos_token == b->eos_token && a->start_token == b->start_token && a->dropout == b->dropout;
+           x->norm_eps == y->norm_eps && x->qkv_bias == y->qkv_bias && a->head_scaled == b->head_scaled &&
+           a->pad_token == b->pad_token && a->bos_token == b->bos_token && a->eos_token == b->eos_token &&
+           a->start_token == b->start_token && a->dropout == b->dropout;
 }
 
 // With a head of its own, and only then: a tied one of ours has the factor, which mT5 has not.

@@ -16,8 +16,13 @@ static ModelConfig configs[NUM_CONFIGS];
 static OpsContext* ops;
 
 static void configs_are_known(void) {
-    static const char* const descriptors[NUM_CONFIGS] = {"l5c32h2", "llama:l5c32h4f128", "qwen2:l4c32h4g1k16f192", "t5:l3d3c32h2", "flan-t5:l2d4c32h2k32f72",
-                                                         "umt5:l3d2c32h2", "byt5:l4d1c48h2k16f40"};
+    static const char* const descriptors[NUM_CONFIGS] = {"l5c32h2",
+                                                         "llama:l5c32h4f128",
+                                                         "qwen2:l4c32h4g1k16f192",
+                                                         "t5:l3d3c32h2",
+                                                         "flan-t5:l2d4c32h2k32f72",
+                                                         "umt5:l3d2c32h2",
+                                                         "byt5:l4d1c48h2k16f40"};
     for (int i = 0; i < NUM_CONFIGS; i++) {
         CHECK(model_parse(&configs[i], models_kind_of(descriptors[i]), descriptors[i], 250, 64));
         if (status_message()[0] != '\0') { printf("     %s\n", status_message()); }

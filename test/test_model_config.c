@@ -161,27 +161,26 @@ static void the_rest_is_refused_with_a_remedy(void) {
     static const struct {
         const ModelKind* kind;
         const char *words, *descriptors[32];
-    } families[] = {{&gpt2_kind,
-                     "---> use d6 d12",
-                     {"",           "d",        "d13",      "d12x",          "12",
-                      "gpt3:c5140", "gpt3:d12", "c768",     "gpt2:",         "gpt4:d12",
-                      "D12",        "d-12",     "d 12",     "model.bin.txt", "d99999999999999999999",
-                      "l4",         "l4c128",   "l4c128h",  "l0c128h4",      "l4c-1h4",
-                      "l4c128h4 ",  "lc128h4",  "l4h4c128", "l4c128h4x",     "l99999999999c8h1"}},
-                    {&t5_kind,
-                     "---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5:",
-                     {"", "t5", "small", "d12", "gpt2:d12", "T5:small", "t5-small", "x5:small", "t5 :base"}},
-                    {&t5_kind,
-                     "---> use byt5:small byt5:base byt5:large byt5:xl byt5:xxl, or a shape",
-                     {"byt5:", "byt5:xs", "byt5:small ", "byt5:l2", "byt5:l2c64", "byt5:l2c64h",
-                      "byt5:l0c64h4", "byt5:l2c64h4f", "byt5:l2c64h4k", "byt5:l2c64h4f9k8", "byt5:l2h4c64",
-                      "byt5:l-1c8h1", "byt5:l2dc64h4", "byt5:l99999999999c8h1"}},
-                    {&llama_kind,
-                     "---> use llama: tinyllama: qwen2:",
-                     {"", "llama", "l4c128h4", "llama2:7b", "d12"}},
-                    {&llama_kind,
-                     "---> use qwen2:0.5b qwen2:1.5b, or a shape",
-                     {"qwen2:", "qwen2:7b", "qwen2:l2c64h4k16g2", "qwen2:l2d2c64h4", "qwen2:l2c64h4g"}}};
+    } families[] = {
+        {&gpt2_kind,
+         "---> use d6 d12",
+         {"",           "d",        "d13",      "d12x",          "12",
+          "gpt3:c5140", "gpt3:d12", "c768",     "gpt2:",         "gpt4:d12",
+          "D12",        "d-12",     "d 12",     "model.bin.txt", "d99999999999999999999",
+          "l4",         "l4c128",   "l4c128h",  "l0c128h4",      "l4c-1h4",
+          "l4c128h4 ",  "lc128h4",  "l4h4c128", "l4c128h4x",     "l99999999999c8h1"}},
+        {&t5_kind,
+         "---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5:",
+         {"", "t5", "small", "d12", "gpt2:d12", "T5:small", "t5-small", "x5:small", "t5 :base"}},
+        {&t5_kind,
+         "---> use byt5:small byt5:base byt5:large byt5:xl byt5:xxl, or a shape",
+         {"byt5:", "byt5:xs", "byt5:small ", "byt5:l2", "byt5:l2c64", "byt5:l2c64h", "byt5:l0c64h4",
+          "byt5:l2c64h4f", "byt5:l2c64h4k", "byt5:l2c64h4f9k8", "byt5:l2h4c64", "byt5:l-1c8h1",
+          "byt5:l2dc64h4", "byt5:l99999999999c8h1"}},
+        {&llama_kind, "---> use llama: tinyllama: qwen2:", {"", "llama", "l4c128h4", "llama2:7b", "d12"}},
+        {&llama_kind,
+         "---> use qwen2:0.5b qwen2:1.5b, or a shape",
+         {"qwen2:", "qwen2:7b", "qwen2:l2c64h4k16g2", "qwen2:l2d2c64h4", "qwen2:l2c64h4g"}}};
     for (int i = 0; i < 5; i++) {
         for (int k = 0; families[i].descriptors[k] != NULL; k++) {
             fails_with(families[i].kind, families[i].descriptors[k], 0, 0, families[i].words);

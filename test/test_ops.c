@@ -612,7 +612,7 @@ static void dsilu_reference(Case* c) {
 
 // --- rotary positions --------------------------------------------------------------------------------------
 static Rope rope_about(const Case* c) {
-    static const Rope chosen[] = {{4, 2, 8, 10000},  {3, 3, 16, 500000}, {8, 1, 32, 10000},
+    static const Rope chosen[] = {{4, 2, 8, 10000},    {3, 3, 16, 500000}, {8, 1, 32, 10000},
                                   {6, 3, 64, 1000000}, {5, 1, 2, 10000},   {2, 1, 256, 10000}};
     return chosen[(c->i + 6) % 6];
 }

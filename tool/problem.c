@@ -557,7 +557,8 @@ static Status take_signature(ModelConfig* config, const char* path, int32_t give
     const char* vocab = strstr(theirs, " Vp ");
     bool is_known = (strncmp(theirs, "gpt2 ", 5) == 0 || strncmp(theirs, "t5 ", 3) == 0 ||
                      strncmp(theirs, "llama ", 6) == 0) &&
-                    vocab != NULL && vocab < end && sscanf(vocab, " Vp %d", &padded_vocab) == 1 && padded_vocab > 0;
+                    vocab != NULL && vocab < end && sscanf(vocab, " Vp %d", &padded_vocab) == 1 &&
+                    padded_vocab > 0;
     models_signature(ours, sizeof ours, config);
     int shape_chars = is_known ? (int)(vocab - theirs) : 0;
     bool same = (int)strlen(ours) == shape_chars && strncmp(ours, theirs, (size_t)shape_chars) == 0;

@@ -18,9 +18,9 @@
     "[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
 
 // Qwen2's: digits one by one, line ends with what is before them, contractions in capitals.
-#define QWEN2_PATTERN(s, not_s, rest)                                                           \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" rest "\\p{L}\\p{N}]+[\\r\\n]*|" \
-    s "*[\\r\\n]+|" s "+(?!" not_s ")|" s "+"
+#define QWEN2_PATTERN(s, not_s, rest)                                             \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" rest \
+    "\\p{L}\\p{N}]+[\\r\\n]*|" s "*[\\r\\n]+|" s "+(?!" not_s ")|" s "+"
 #define QWEN2_SPLIT_PATTERN QWEN2_PATTERN("[" SPACES "]", "[^" SPACES "]", SPACES)
 static const char qwen2_regex[] = QWEN2_PATTERN("\\s", "\\S", "\\s");  // as tokenizer.json has it
 
@@ -219,8 +219,9 @@ static Status load_merges(Bpe* bpe, const json_t* root, const VocabFile* table) 
 
 // --- tokenizer.json --------------------------------------------------------------------------------------
 
-#define AS_GPT2                                                                                                \
-    "---> of tokenizer.json, only GPT-2's and Qwen2's byte-level BPE work; else put vocab.json and merges.txt, " \
+#define AS_GPT2                                                                                      \
+    "---> of tokenizer.json, only GPT-2's and Qwen2's byte-level BPE work; else put vocab.json and " \
+    "merges.txt, "                                                                                   \
     "or spiece.model, into the folder of --tokenizer"
 
 // What else the file must say: a part, its field (NULL: the part itself), and the values allowed as JSON, "|"
@@ -280,9 +281,9 @@ static Status check_rules(const json_t* root, bool is_qwen2, const char* path) {
     return STATUS_OK;
 }
 
-// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts by
-// others: of GPT-2 only end-of-text may be one, which texts do not contain; Qwen2's follow its vocabulary, and
-// text that spells one stays text.
+// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts
+// by others: of GPT-2 only end-of-text may be one, which texts do not contain; Qwen2's follow its vocabulary,
+// and text that spells one stays text.
 static Status load_json(Bpe* bpe, json_t* root, const char* path) {
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     const json_t *merges = json_object_get(model, "merges"), *merge, *token;

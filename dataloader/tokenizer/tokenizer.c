@@ -303,8 +303,8 @@ static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, 
     return access(f->paths[0], R_OK) == 0;
 }
 
-// Hugging Face's files of ByT5 have no vocabulary, only its class name; of Qwen2's only tokenizer.json has all.
-// If a folder has files of several tokenizers, data.json selects.
+// Hugging Face's files of ByT5 have no vocabulary, only its class name; of Qwen2's only tokenizer.json has
+// all. If a folder has files of several tokenizers, data.json selects.
 static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerClass class_name) {
     SampleTokenizer kind = f->data.vocab.tokenizer;
     if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
@@ -312,7 +312,9 @@ static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder
     if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
     if (class_name == TOKENIZER_CLASS_QWEN2) { return find(f, out, folder, CHOICE_HF); }
     if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
-    if (kind == TOKENIZER_UNKNOWN && class_name == TOKENIZER_CLASS_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
+    if (kind == TOKENIZER_UNKNOWN && class_name == TOKENIZER_CLASS_BYT5) {
+        return find(f, out, folder, CHOICE_BYT5);
+    }
     return find(f, out, folder, CHOICE_HF);
 }
 
@@ -349,11 +351,11 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
     const TokenizerClass class_name = tokenizer_config_read(folder, &of_config);
     TRY(data_json_read(&f->data, folder, &has_data));
     if (!choose(f, &options, folder, class_name)) {
-        return FAIL(
-            STATUS_IO,
-            "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model or "
-            "tokenizer.model; vocab.json and merges.txt; tokenizer.json), or the folder of the data; or bytes, or byt5",
-            folder);
+        return FAIL(STATUS_IO,
+                    "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model or "
+                    "tokenizer.model; vocab.json and merges.txt; tokenizer.json), or the folder of the data; "
+                    "or bytes, or byt5",
+                    folder);
     }
     options.extra_ids = extra_ids >= 0 ? extra_ids : of_config;
     TRY(open_files(f, &options, folder));

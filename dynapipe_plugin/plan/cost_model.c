@@ -1092,9 +1092,9 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     modes_finish(out);
     full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
     full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
-    add_rounded_line(
-        &out->stage_forward_bytes, FEATURE_ENC_TOKENS,
-        (is_llama ? 3 * C + fmax(F2, 4 * I) : (16 + 3) * C) * value + 2 * norm + a->num_heads * 4.0);
+    add_rounded_line(&out->stage_forward_bytes, FEATURE_ENC_TOKENS,
+                     (is_llama ? 3 * C + fmax(F2, 4 * I) : (16 + 3) * C) * value + 2 * norm +
+                         a->num_heads * 4.0);
     add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
     // Llama's: queries, keys and values that are turned, and their gradients
     add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS,

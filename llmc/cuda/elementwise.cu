@@ -192,7 +192,8 @@ template <bool SILU> static __device__ __forceinline__ float gate_slope(float x,
 }
 
 template <int N, bool SILU>
-__global__ static void gated_forward_kernel(floatX* out, const floatX* inp, unsigned num_vectors, unsigned F) {
+__global__ static void gated_forward_kernel(floatX* out, const floatX* inp, unsigned num_vectors,
+                                            unsigned F) {
     const unsigned base = blockIdx.x * GATED_LOADS * GATED_THREADS + threadIdx.x, row_vectors = F / N;
     Vec<floatX, N> a[GATED_LOADS], b[GATED_LOADS];
 #pragma unroll
@@ -249,13 +250,13 @@ template <int N, bool SILU>
 static void gated_backward_rows(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F,
                                 OpsContext* ops) {
     const size_t num_vectors = (size_t)T * (size_t)(F / N);
-    gated_backward_kernel<N, SILU>
-        <<<blocks_for(num_vectors, GATED_THREADS), GATED_THREADS, 0, ops->stream>>>(
-            dinp, dout, inp, (unsigned)num_vectors, (unsigned)F);
+    gated_backward_kernel<N, SILU><<<blocks_for(num_vectors, GATED_THREADS), GATED_THREADS, 0, ops->stream>>>(
+        dinp, dout, inp, (unsigned)num_vectors, (unsigned)F);
     CHECK_LAUNCH();
 }
 
-template <bool SILU> static void gated_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+template <bool SILU>
+static void gated_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
     if (T == 0) { return; }
     if (vectors_fit(F, out, inp)) {
         gated_forward_rows<FLOATX_PER_LOAD, SILU>(out, inp, T, F, ops);

@@ -546,9 +546,9 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
 //     dx = dresidual + rstd (g - xhat mean(g xhat)),   g = dy w scale,   xhat = x rstd
 //     dw += scale sum over rows of dy xhat
 //
-// In bf16 xhat is rounded before it is multiplied by w, as Hugging Face's T5 and Llama do. Rows as in layer norm:
-// read once, kept in registers; other C (not whole vectors, or huge) take
-// kernels that walk the row in the cache.
+// In bf16 xhat is rounded before it is multiplied by w, as Hugging Face's T5 and Llama do. Rows as in layer
+// norm: read once, kept in registers; other C (not whole vectors, or huge) take kernels that walk the row in
+// the cache.
 
 typedef struct {
     floatX *residual, *out;

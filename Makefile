@@ -187,10 +187,6 @@ endif
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
-$(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
-        $(patsubst %,$(OUT)/llmc/%.o,kinds) $(DYNAPIPE_OBJS)
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	@mkdir -p $(@D)

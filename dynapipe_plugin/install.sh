@@ -29,11 +29,13 @@ name_of() { case $1 in cpu) echo "llm.c's CPU trainer" ;; cuda) echo "llm.c's CU
 has() {
     case $1 in
         cpu) echo train_gpt2.c gpt2_build_from_checkpoint gpt2_forward gpt2_zero_grad gpt2_backward gpt2_update gpt2_free main !gpt2_backward_and_reduce \
-            fill_in_{parameter,activation}_sizes malloc_and_point_{parameters,activations} .padded_vocab_size .mean_loss \
+            malloc_and_point_{parameters,activations} .{mean_loss,param_sizes,act_sizes} \
             .{batch_size,seq_len,num_parameters,num_activations,params_memory,grads_memory,m_memory,v_memory,acts_memory,grads_acts_memory} \
             gpt2_forward\>{encoder,layernorm,matmul,attention,softmax,crossentropy}_forward \
             gpt2_backward\>{crossentropy_softmax,matmul,layernorm,attention,encoder}_backward ;;
-        cuda) echo train_gpt2.cu gpt2_{allocate_state,forward,backward_and_reduce,calculate_grad_norm,update,write_to_checkpoint} fill_in_{activation,parameter}_sizes main ;;
+        cuda) echo train_gpt2.cu gpt2_{allocate_state,forward,backward_and_reduce,calculate_grad_norm,update,write_to_checkpoint} fill_in_{activation,parameter}_sizes main \
+            .{acts,params,grads,m,v}_memory .num_parameters{,_bytes} .rng_state{,_last_update} \
+            .{master_weights,param_elements,recompute,workload_indices,bucket_info,cpu_losses,mean_loss,batch_size,seq_len} ;;
         llama3) has cuda | sed 's/gpt2/llama3/g' ;;
     esac
 }
@@ -49,11 +51,16 @@ start_of() {
         llama3) say "make train_llama3cu DYNAPIPE=1" "dynapipe_plugin/mpirun.sh -np 2 ./train_llama3cu -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;
     esac
 }
+# What $file lacks that later trees have.
+early() {
+    grep -qw padded_vocab_size "$tree/$file" || printf '#define DYNAPIPE_UNPADDED\\\\n'
+    [ -z "$(lacks "$file" fill_in_parameter_sizes)" ] || printf '#define DYNAPIPE_NO_PARAMETER_SIZES\\\\n'
+}
 # The edits of its file: function|where|piece of code|lines or what replaces the piece|why. where: above the function, first in
 # it, after the statement with the piece, replace the piece; with ?: nothing is wrong where the piece is not there.
 edits_of() {
     case $1 in
-        cpu) cat <<'END' ;;
+        cpu) cat <<'END' | sed "1s/#include/$(early)&/" ;;
 gpt2_forward|above||#include "dynapipe_plugin/dynapipe_llmc.h"|calls of gpt2_forward() and gpt2_backward() that a slice of the model makes in another way
 main|above||#define DYNAPIPE_MAIN\n#include "dynapipe_plugin/dynapipe_llmc.h"|what the calls of main() mean to the plugin
 main|replace?|main()|main(int argc, char** argv)|the plugin reads its options from the command line

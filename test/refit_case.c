@@ -49,7 +49,7 @@ static int64_t chunk_job_ns(const Plan* plan, int32_t rank, const PlanInstr* ins
     return job_ns;
 }
 
-int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth) {
+static int64_t true_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth) {
     bool of_share = instr->chunk >= plan->placement.num_chunks;
     int64_t job_ns =
         of_share ? share_job_ns(plan, instr, truth->costs) : chunk_job_ns(plan, rank, instr, truth->costs);
@@ -77,7 +77,7 @@ Status refit_case_trace(TraceRank* out, const Plan* plan, int32_t rank, const Re
                             .begin_ns = out->end_ns,
                             .end_ns = out->end_ns};
         if (plan_instr_is_job((InstrKind)instr->kind)) {
-            double job_ns = (double)refit_case_job_ns(plan, rank, instr, truth);
+            double job_ns = (double)true_ns(plan, rank, instr, truth);
             job_ns *= 1 + truth->noise * normal(rng);
             bool is_interrupted = truth->one_in > 0 && rng_below(rng, (uint32_t)truth->one_in) == 0;
             if (is_interrupted) { job_ns *= 3 + (double)rng_below(rng, 8); }
@@ -85,24 +85,6 @@ Status refit_case_trace(TraceRank* out, const Plan* plan, int32_t rank, const Re
             out->end_ns = event.end_ns;
         }
         out->events[out->num_events++] = event;
-    }
-    return STATUS_OK;
-}
-
-Status refit_case_judge(int64_t* makespan_ns, Plan* plan, const RefitTruth* truth, Arena* arena) {
-    int64_t tail_ns = plan_tail_ns(plan);
-    for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
-            PlanInstr* instr = &plan->ranks[r].instrs[i];
-            if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-            instr->end_ns = instr->begin_ns + refit_case_job_ns(plan, r, instr, truth);
-        }
-    }
-    *makespan_ns = 0;
-    for (int32_t r = 0; r < plan->R; r++) {
-        int64_t ns;
-        TRY(plan_makespan(&ns, plan, r, NULL, arena));
-        *makespan_ns = ns + tail_ns > *makespan_ns ? ns + tail_ns : *makespan_ns;
     }
     return STATUS_OK;
 }

@@ -23,12 +23,9 @@ typedef struct {
 } RefitCaseModel;
 void refit_case_costs(CostModel* out, RefitCaseModel model);
 
-int64_t refit_case_job_ns(const Plan* plan, int32_t rank, const PlanInstr* instr, const RefitTruth* truth);
 // Of one rank. Memory from `arena`.
 Status refit_case_trace(TraceRank* out, const Plan* plan, int32_t rank, const RefitTruth* truth, Rng* rng,
                         Arena* arena);
-// The plan's orders with true times, transfers as planned. Changes the plan's times.
-Status refit_case_judge(int64_t* makespan_ns, Plan* plan, const RefitTruth* truth, Arena* arena);
 // A cost file that is wrong: the head takes so many times what is true, attention so many times.
 void refit_case_wrong(CostModel* out, const CostModel* truth, double head, double attention);
 

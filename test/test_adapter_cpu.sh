@@ -86,6 +86,23 @@ first=$(losses 1x1 | head -1) last=$(losses 1x1 | tail -1)
 awk -v a="${first#* }" -v b="${last#* }" 'BEGIN {exit b < a - 0.1 ? 0 : 1}'
 ok $? "the loss falls: from ${first#* } to ${last#* }"
 
+# --- a tree of llm.c's first weeks ------------------------------------------------------------------------------
+april=$work/april
+cp -r test/foreign_llmc "$april" && sed -i -f test/foreign_llmc/april.sed "$april"/{train_gpt2,one_by_one}.c
+dynapipe_plugin/install.sh --link --apply "$april" >"$work/april_install.log" && tree=$april make_tree DYNAPIPE=1
+ok $? "a tree of April 2024 takes the plugin: $(grep -c '^#define DYNAPIPE_[NU]' "$april/train_gpt2.c") words for what it lacks"
+gcc -O2 -I. -Itest/foreign_llmc "$april/one_by_one.c" "$build"/dataloader/{sample_file,loader,collate}.o "$build"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/april_one_by_one" || exit 1
+"$work/april_one_by_one" new "$april/model.bin"
+data="--train-data $work/data/train.bin --model $april/model.bin --max-tokens 120 --batch-tokens 600 --lr 1e-3 --refit off" gradients='' trainer=$april/train_gpt2
+train april 2 --stages 2 --placement vee --head rows
+# shellcheck disable=SC2086
+"$work/april_one_by_one" "$work/data/train.bin" "$april/model.bin" 120 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt" && worst=$(plain_difference april 1e-5)
+ok $? "its gradients are its own functions', and losses of 6 steps, within $worst"
+run april-on 1 --train-data "$work/data/train.bin" --max-tokens 120 --batch-tokens 600 --steps 1 --model "$work/april/model_00000006.bin"
+grep -q 'step 0: train loss' "$work/april-on.log"
+ok $? "it reads the model that the plugin has written"
+
+trainer=$tree/train_gpt2 data=${data/april/tree}
 # --- what main() does besides -----------------------------------------------------------------------------------
 # shellcheck disable=SC2086
 run whole 2 $data --stages 1 --steps 9 --val-data "$work/data/val.bin"

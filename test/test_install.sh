@@ -251,7 +251,7 @@ wrong_use() {
     says "a function that calls another" "gpt2_forward() does not call attention_forward()"
     # A file that lacks what an adapter uses is named, whatever else is taken.
     for case in "train_gpt2.cu|s/gpt2_allocate_state/gpt2_allocate/|defines no gpt2_allocate_state()|CPU" \
-        "train_gpt2.c|s/fill_in_activation_sizes/fill_in_acts/|defines no fill_in_activation_sizes()|CUDA" \
+        "train_gpt2.c|s/malloc_and_point_activations/point_acts/|defines no malloc_and_point_activations()|CUDA" \
         "train_gpt2.c|s/grads_acts_memory/dacts/|has no grads_acts_memory|CUDA"; do
         IFS='|' read -r name change lacking other <<<"$case"
         tree_of lacking

@@ -261,6 +261,33 @@ so wrapped calls are counted.
 #include <stdlib.h>
 #include <string.h>
 
+// Trees of the first weeks, which install.sh tells by these words: DYNAPIPE_UNPADDED (April 2024): the
+// vocabulary is not padded, a model file is of version 1. DYNAPIPE_NO_PARAMETER_SIZES (to early May 2024):
+// gpt2_build_from_checkpoint() has the sizes of parameters to itself.
+#ifdef DYNAPIPE_UNPADDED
+#define padded_vocab_size vocab_size
+#define DYNAPIPE_CPU_PADDED(Vp)
+enum { DYNAPIPE_CPU_FILE_VERSION = 1 };
+#else
+#define DYNAPIPE_CPU_PADDED(Vp) , Vp
+enum { DYNAPIPE_CPU_FILE_VERSION = 3 };
+#endif
+#ifdef DYNAPIPE_NO_PARAMETER_SIZES
+#if NUM_PARAMETER_TENSORS != 16
+#error \
+    "sizes of this tree's own parameters are not known ---> put them into a fill_in_parameter_sizes(), as later llm.c's have it"
+#endif
+static inline void fill_in_parameter_sizes(size_t* sizes, GPT2Config config) {
+    const size_t V = (size_t)config.padded_vocab_size, L = (size_t)config.num_layers,
+                 C = (size_t)config.channels, maxT = (size_t)config.max_seq_len;
+    // wte, wpe; ln1, qkv, attproj, ln2, fc, fcproj: weights and biases; lnf
+    const size_t all[NUM_PARAMETER_TENSORS] = {
+        V * C, maxT * C, L * C,         L * C,     3 * L * C * C, 3 * L * C, L * C * C, L * C,
+        L * C, L * C,    4 * L * C * C, 4 * L * C, 4 * L * C * C, L * C,     C,         C};
+    memcpy(sizes, all, sizeof all);
+}
+#endif
+
 // A range of blocks: their model with its layers, whose tensors are in the arrays of the whole part.
 typedef struct {
     struct DynapipeCpuPart* part;
@@ -357,8 +384,8 @@ static inline void dynapipe_cpu_softmax(DynapipeCpuJob* job) {
     job->calls[DYNAPIPE_CPU_SOFTMAX]++;
     const GPT2* v = &job->view;
     if (!job->has_head || job->batch->num_rows == 0) { return; }
-    softmax_forward(v->acts.probs, v->acts.logits, job->batch->num_rows, 1, v->config.vocab_size,
-                    v->config.padded_vocab_size);
+    softmax_forward(v->acts.probs, v->acts.logits, job->batch->num_rows, 1,
+                    v->config.vocab_size DYNAPIPE_CPU_PADDED(v->config.padded_vocab_size));
 }
 
 static inline void dynapipe_cpu_losses(DynapipeCpuJob* job) {
@@ -382,7 +409,8 @@ static inline void dynapipe_cpu_dlogits(DynapipeCpuJob* job, float* dlosses) {
     if (!job->has_head || job->batch->num_rows == 0) { return; }
     for (int i = 0; i < job->batch->num_rows; i++) { dlosses[i] = job->batch->loss_scale; }
     crossentropy_softmax_backward(v->grads_acts.logits, dlosses, v->acts.probs, (int*)job->batch->targets,
-                                  job->batch->num_rows, 1, v->config.vocab_size, v->config.padded_vocab_size);
+                                  job->batch->num_rows, 1,
+                                  v->config.vocab_size DYNAPIPE_CPU_PADDED(v->config.padded_vocab_size));
 }
 
 static inline void dynapipe_cpu_head_backward(DynapipeCpuJob* job, float* dlnf, float* dweight,
@@ -511,7 +539,7 @@ gpt2_forward() is called for one after the other.
 #undef encoder_backward
 
 enum { DYNAPIPE_CPU_ACTS = sizeof(ActivationTensors) / sizeof(float*) };
-// Members of their structs by number, which is that of fill_in_*_sizes() (dynapipe_cpu_check_tables()).
+// Members of their structs by number, which is that of their sizes (dynapipe_cpu_check_tables()).
 #define DYNAPIPE_CPU_PARAM(name) (offsetof(ParameterTensors, name) / sizeof(float*))
 #define DYNAPIPE_CPU_ACT(name) (offsetof(ActivationTensors, name) / sizeof(float*))
 
@@ -520,6 +548,8 @@ static struct {
     GPT2* whole;        // theirs; its values are where ranges have theirs from, until the model is cut
     GPT2Config config;  // of the whole
     DynapipeTensors tensors;
+    size_t act_sizes[DYNAPIPE_CPU_ACTS], layer_act_sizes[DYNAPIPE_CPU_ACTS];  // of one token: without layers,
+                                                                              // and in each layer
     DynapipeModel_v1 api;
     DynapipeCpuPart* mine;                           // NULL before DYNAPIPE_FIRST
     const void *train_loader, *val_loader, *loader;  // the last: whose batch was asked for last
@@ -575,8 +605,8 @@ static inline void dynapipe_cpu_check_tables(void) {
     }
     if (is_alike) { return; }
     dynapipe_llmc_die(dynapipe_cpu.run,
-                      "ParameterTensors or ActivationTensors are not one tensor for each size of "
-                      "fill_in_*_sizes(), in that order: this model cannot be cut ---> doc/porting.md");
+                      "ParameterTensors or ActivationTensors are not one tensor for each of their sizes, in "
+                      "that order: this model cannot be cut ---> doc/porting.md");
 }
 
 static inline int dynapipe_cpu_find_tensors(void) {
@@ -595,6 +625,27 @@ static inline int dynapipe_cpu_find_tensors(void) {
                                  sizes_of_1, sizes_of_2, where, dynapipe_cpu.whole->num_parameters);
 }
 
+// Their own forward of a token on a copy of their struct, with all layers and with one, says how large
+// activations are. (Of a model of one layer all count as without layers: more than is needed.)
+static inline void dynapipe_cpu_find_acts(void) {
+    size_t* all = dynapipe_cpu.act_sizes;
+    int token = 0, num_layers = dynapipe_cpu.config.num_layers;
+    for (int is_one = 0; is_one < 2; is_one++) {
+        GPT2 model = *dynapipe_cpu.whole;
+        if (is_one) { model.config.num_layers = 1; }
+        model.acts_memory = NULL;
+        gpt2_forward(&model, &token, NULL, 1, 1);
+        for (int i = 0; i < DYNAPIPE_CPU_ACTS; i++) {
+            size_t more = num_layers > 1 ? (all[i] - model.act_sizes[i]) / (size_t)(num_layers - 1) : 0;
+            dynapipe_cpu.layer_act_sizes[i] = more;
+            all[i] = is_one ? model.act_sizes[i] - more : model.act_sizes[i];
+        }
+        free(model.acts_memory);
+        if (model.inputs != dynapipe_cpu.whole->inputs) { free(model.inputs); }
+        if (model.targets != dynapipe_cpu.whole->targets) { free(model.targets); }
+    }
+}
+
 // --- memory of a microbatch -----------------------------------------------------------------------------
 
 enum { DYNAPIPE_CPU_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
@@ -608,10 +659,12 @@ static inline int dynapipe_cpu_kept_layers(const DynapipeCpuRange* range, int fl
 // where the wrapped calls have another place (att), nothing to keep, or supervised tokens only.
 static inline size_t dynapipe_cpu_act_sizes(size_t* sizes, const DynapipeCpuRange* range,
                                             const DynapipeBatch* batch, int flags, int is_gradient) {
-    GPT2Config config = range->model.config;
+    const size_t num_layers = (size_t)dynapipe_cpu_kept_layers(range, flags);
     size_t num_rows = range->role.has_head && flags != 0 ? (size_t)batch->num_rows : 0, total = 0;
-    config.num_layers = dynapipe_cpu_kept_layers(range, flags);
-    fill_in_activation_sizes(sizes, config, batch->num_tokens, 1);
+    for (int i = 0; i < DYNAPIPE_CPU_ACTS; i++) {
+        sizes[i] = (size_t)batch->num_tokens *
+                   (dynapipe_cpu.act_sizes[i] + num_layers * dynapipe_cpu.layer_act_sizes[i]);
+    }
     // (what a layer leaves to the next, too, where one place serves all)
     if (!range->role.has_first && (flags & DYNAPIPE_FORWARD_KEEP) != 0) {
         sizes[DYNAPIPE_CPU_ACT(encoded)] = 0;
@@ -620,7 +673,7 @@ static inline size_t dynapipe_cpu_act_sizes(size_t* sizes, const DynapipeCpuRang
         sizes[DYNAPIPE_CPU_ACT(lnf)] = sizes[DYNAPIPE_CPU_ACT(lnf_mean)] = sizes[DYNAPIPE_CPU_ACT(lnf_rstd)] =
             0;
     }
-    sizes[DYNAPIPE_CPU_ACT(logits)] = num_rows * (size_t)config.padded_vocab_size;
+    sizes[DYNAPIPE_CPU_ACT(logits)] = num_rows * (size_t)range->model.config.padded_vocab_size;
     sizes[DYNAPIPE_CPU_ACT(probs)] = is_gradient ? 0 : sizes[DYNAPIPE_CPU_ACT(logits)];
     for (int i = 0; i < DYNAPIPE_CPU_ACTS; i++) { total += sizes[i]; }
     return total;
@@ -739,7 +792,7 @@ static inline void dynapipe_cpu_share_forward(const DynapipeCpuRange* range, con
     int R = batch->num_rows, C = range->model.config.channels, Vp = range->model.config.padded_vocab_size;
     float* probs = logits + (size_t)R * Vp;
     matmul_forward(logits, (float*)in, range->model.params.wte, NULL, R, 1, C, Vp);
-    softmax_forward(probs, logits, R, 1, range->model.config.vocab_size, Vp);
+    softmax_forward(probs, logits, R, 1, range->model.config.vocab_size DYNAPIPE_CPU_PADDED(Vp));
     crossentropy_forward(losses, probs, (int*)batch->targets, R, 1, Vp);
 }
 
@@ -751,7 +804,7 @@ static inline void dynapipe_cpu_share_backward(const DynapipeCpuRange* range, co
     memset(dlogits, 0, sizeof(float) * (size_t)R * Vp);
     memset(din, 0, sizeof(float) * (size_t)R * C);
     crossentropy_softmax_backward(dlogits, dlosses, probs, (int*)batch->targets, R, 1,
-                                  range->model.config.vocab_size, Vp);
+                                  range->model.config.vocab_size DYNAPIPE_CPU_PADDED(Vp));
     matmul_backward((float*)din, range->model.grads.wte, NULL, dlogits, (float*)in, range->model.params.wte,
                     R, 1, C, Vp);
 }
@@ -1101,14 +1154,9 @@ static inline void dynapipe_cpu_arrays(DynapipeLlmcArrays* out, const char* besi
     static int32_t header[256];
     const GPT2Config* config = &dynapipe_cpu.config;
     GPT2* model = dynapipe_cpu.whole;
-    int32_t fields[] = {20240326,
-                        3,
-                        config->max_seq_len,
-                        config->vocab_size,
-                        config->num_layers,
-                        config->num_heads,
-                        config->channels,
-                        config->padded_vocab_size};
+    int32_t fields[] = {20240326,           DYNAPIPE_CPU_FILE_VERSION, config->max_seq_len,
+                        config->vocab_size, config->num_layers,        config->num_heads,
+                        config->channels,   config->padded_vocab_size};
     (void)beside;
     if (model->m_memory == NULL) {  // as their first update would
         model->m_memory = (float*)dynapipe_cpu_memory((int64_t)(model->num_parameters * sizeof(float)));
@@ -1134,6 +1182,7 @@ static inline void dynapipe_cpu_cut(GPT2* model) {
     dynapipe_cpu.config = model->config;
     dynapipe_cpu_check_tables();
     dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_cpu_find_tensors());
+    dynapipe_cpu_find_acts();
     dynapipe_cpu_probe();
     DynapipeBlocks_v1 blocks = dynapipe_cpu_blocks();
     int num_ranges = dynapipe_llmc_place(dynapipe_cpu.run, &blocks, ranges);

@@ -604,7 +604,7 @@ json_t* session_run_json(const Dynapipe* dp) {
     time_t seconds = time(NULL);
     struct tm utc;
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
-    snprintf(machine, sizeof machine, "%d hosts, %d ranks of %d threads: %d stages x %d replicas",
+    snprintf(machine, sizeof machine, "hosts %d, ranks %d, threads %d, stages %d, replicas %d",
              dp->cores.num_hosts, dp->transport.num_ranks, dp->num_threads, dp->num_stages, dp->num_replicas);
     return json_pack("{s:i,s:s,s:i,s:i,s:s,s:s,s:s,s:s,s:s,s:o}", "run", dp->first_step, "kind", "run",
                      "step", dp->first_step, "num_steps", dp->num_steps, "time", now, "command",

@@ -118,7 +118,7 @@ void fill_in_parameter_sizes(size_t* sizes, GPT2Config config) {
     memcpy(sizes, all, sizeof all);
 }
 
-void fill_in_activation_sizes(size_t* sizes, GPT2Config config, int B, int T) {
+void activation_sizes(size_t* sizes, GPT2Config config, int B, int T) {
     size_t N = (size_t)B * T, L = config.num_layers, LN = L * N, C = config.channels,
            Vp = config.padded_vocab_size;
     size_t squares = LN * config.num_heads * T;
@@ -177,7 +177,7 @@ static void allocate_activations(GPT2* model, int B, int T) {
     }
     model->batch_size = B;
     model->seq_len = T;
-    fill_in_activation_sizes(model->act_sizes, model->config, B, T);
+    activation_sizes(model->act_sizes, model->config, B, T);
     model->num_activations = 0;
     for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) { model->num_activations += model->act_sizes[i]; }
     model->acts_memory = malloc_and_point_activations(&model->acts, model->act_sizes);

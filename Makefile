@@ -78,13 +78,13 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run run-t5 test test-all check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run run-t5 test test-all check programs train_gpt2 train_t5 train_llama train_gpt2cu train_t5cu train_llamacu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
         docs docs-try format format-check bench bench-simulated golden dist clean FORCE
 
 all: programs                              ## build every program
 
 programs: prepare_data profile_costs make_tasks generate dynapipe
-	@$(MAKE) --no-print-directory train_gpt2 train_t5 DYNAPIPE=1
+	@$(MAKE) --no-print-directory train_gpt2 train_t5 train_llama DYNAPIPE=1
 
 help:                                      ## print this list
 	@awk -F':.*## ' '/^[a-z_0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -111,6 +111,8 @@ train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT
 	@cp $< $@
 train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5, FLAN-T5, ByT5; DYNAPIPE=1 as above
 	@cp $< $@
+train_llama: $(OUT)/train_llama$(if $(DYNAPIPE),-dynapipe) ## the trainer of Llama, TinyLlama, Qwen2; DYNAPIPE=1 as above
+	@cp $< $@
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
 profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for the planner
@@ -125,7 +127,7 @@ dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, ch
 
 simulated:                                 ## trainers on virtual ranks in virtual time, for dev/simulate.sh
 	@command -v smpicc >/dev/null || { echo "no smpicc here ---> dev/setup.sh --dev"; exit 1; }
-	@$(MAKE) BUILD=simulated $(patsubst %,build/simulated/%,train_gpt2-dynapipe train_t5-dynapipe profile_costs)
+	@$(MAKE) BUILD=simulated $(patsubst %,build/simulated/%,train_gpt2-dynapipe train_t5-dynapipe train_llama-dynapipe profile_costs)
 
 # On NVIDIA GPUs. What nvcc is and for which cards: cuda.mk
 CUDA_OUT := $(OUT)-cuda-$(if $(filter BF16,$(PRECISION)),bf16,fp32)
@@ -135,18 +137,21 @@ train_gpt2cu:                              ## the trainer on NVIDIA GPUs; DYNAPI
 train_t5cu:                                ## the same for T5
 	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe)
 	@cp $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe) $@
+train_llamacu:                             ## the same for Llama
+	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe)
+	@cp $(CUDA_OUT)/$(@:cu=)$(if $(DYNAPIPE),-dynapipe) $@
 profile_costscu:                           ## measure this machine's GPUs for the planner
 	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/profile_costs
 	@cp $(CUDA_OUT)/profile_costs $@
 
+TRAINERS := train_gpt2 train_t5 train_llama
 # The same file is CUDA for nvcc and plain C here.
 ifeq ($(BACKEND),cpu)
-$(OUT)/train_gpt2.o $(OUT)/train_t5.o: $(OUT)/%.o: %.cu
+$(TRAINERS:%=$(OUT)/%.o): $(OUT)/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 endif
-TRAINERS := train_gpt2 train_t5
 $(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # In one process, without MPI.
@@ -274,6 +279,6 @@ bench-simulated:                           ## training steps on 2 to 16 virtual 
 dist:                                      ## the plugin as a few files in dist/, as install.sh copies them
 	@python3 dev/dist.py
 clean:                                     ## remove what was built
-	rm -rf build dist train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
+	rm -rf build dist train_gpt2 train_t5 train_llama train_gpt2cu train_t5cu train_llamacu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
 -include $(shell find $(sort $(OUT) $(DYNAPIPE_PLAN_OUT)) -name '*.d' -not -path '*/foreign*' 2>/dev/null)

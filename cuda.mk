@@ -114,7 +114,7 @@ $(OUT)/cuda_emu_%: $(OUT)/test/ptx/tests/%.o $(EMU_OBJS)
 .PHONY: emulator emulated-kernels emulated-tests
 emulator: $(EMU_OBJS)
 emulated-kernels: $(addprefix $(OUT)/,$(KERNEL_TESTS))
-emulated-tests: emulated-kernels $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
+emulated-tests: emulated-kernels $(addprefix $(OUT)/,train_gpt2 train_t5 train_llama profile_costs train_gpt2-dynapipe train_t5-dynapipe train_llama-dynapipe \
     $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT \
         $(if $(and $(HAS_NCCL),$(DYNAPIPE_HAS_MPI)),cuda_emu_nccl),cuda_check cuda_bench_steps))
 endif

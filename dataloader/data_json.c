@@ -316,7 +316,7 @@ Status vocab_hash_json(uint64_t* out, SampleTokenizer* kind, const VocabFile* vo
                 error.line, error.text);
 }
 
-bool tokenizer_config_read(const char* folder, int32_t* extra_ids) {
+TokenizerClass tokenizer_config_read(const char* folder, int32_t* extra_ids) {
     char path[PATH_CHARS];
     path_in(path, folder, "tokenizer_config.json");
     json_t* root = json_load_file(path, 0, NULL);
@@ -324,10 +324,13 @@ bool tokenizer_config_read(const char* folder, int32_t* extra_ids) {
     const json_t* number = json_object_get(root, "extra_ids");
     bool in_range =
         json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
-    bool is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0;
+    TokenizerClass found = name == NULL                               ? TOKENIZER_CLASS_OTHER
+                           : strcmp(name, "ByT5Tokenizer") == 0       ? TOKENIZER_CLASS_BYT5
+                           : strncmp(name, "Qwen2Tokenizer", 14) == 0 ? TOKENIZER_CLASS_QWEN2
+                                                                      : TOKENIZER_CLASS_OTHER;
     *extra_ids = in_range ? (int32_t)json_integer_value(number) : -1;
     json_decref(root);
-    return is_byt5;
+    return found;
 }
 
 const char* tokenizer_name(SampleTokenizer kind) {
@@ -345,25 +348,29 @@ static Status read_if_there(VocabFile* out, char path[PATH_CHARS], const char* f
 }
 
 Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folder) {
-    static const char* const names[] = {"spiece.model", "vocab.json", "merges.txt", "tokenizer.json"};
-    char paths[4][PATH_CHARS];
-    VocabFile files[4] = {{0}};
+    static const char* const names[] = {"spiece.model", "tokenizer.model", "vocab.json", "merges.txt",
+                                        "tokenizer.json"};
+    enum { PIECES, LLAMA_PIECES, VOCAB, MERGES, JSON, NUM };
+    char paths[NUM][PATH_CHARS];
+    VocabFile files[NUM] = {{0}};
     int32_t extra_ids;
     Status status = STATUS_OK;
     *out = 0;
-    *kind = tokenizer_config_read(folder, &extra_ids) ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
-    for (int i = 0; i < 4 && status == STATUS_OK; i++) {
+    const bool is_byt5 = tokenizer_config_read(folder, &extra_ids) == TOKENIZER_CLASS_BYT5;
+    *kind = is_byt5 ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
+    for (int i = 0; i < NUM && status == STATUS_OK; i++) {
         status = read_if_there(&files[i], paths[i], folder, names[i]);
     }
-    if (status == STATUS_OK && files[0].text != NULL) {
+    const VocabFile* pieces = &files[files[PIECES].text != NULL ? PIECES : LLAMA_PIECES];
+    if (status == STATUS_OK && pieces->text != NULL) {
         *kind = TOKENIZER_SENTENCEPIECE;
-        status = vocab_hash_pieces(out, &files[0]);
-    } else if (status == STATUS_OK && files[1].text != NULL && files[2].text != NULL) {
-        status = vocab_hash_json(out, kind, &files[1], &files[2]);
-    } else if (status == STATUS_OK && files[3].text != NULL) {
-        status = vocab_hash_json(out, kind, &files[3], NULL);
+        status = vocab_hash_pieces(out, pieces);
+    } else if (status == STATUS_OK && files[VOCAB].text != NULL && files[MERGES].text != NULL) {
+        status = vocab_hash_json(out, kind, &files[VOCAB], &files[MERGES]);
+    } else if (status == STATUS_OK && files[JSON].text != NULL) {
+        status = vocab_hash_json(out, kind, &files[JSON], NULL);
     }
-    for (int i = 0; i < 4; i++) { free((char*)(uintptr_t)files[i].text); }
+    for (int i = 0; i < NUM; i++) { free((char*)(uintptr_t)files[i].text); }
     return status;
 }
 
@@ -374,6 +381,7 @@ static const char* const file_names[] = {"tokenizer.bin",
                                          "vocab.json",
                                          "merges.txt",
                                          "spiece.model",
+                                         "tokenizer.model",
                                          "tokenizer.json",
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",

@@ -105,7 +105,7 @@ static Options parse(int argc, char** argv) {
             usage(option, value);
         }
     }
-    options.kind = strchr(options.model, ':') != NULL ? &t5_kind : &gpt2_kind;
+    options.kind = models_kind_of(options.model);
     for (int b = 0; b < options.num_seqs; b++) {
         options.tokens[b] = tokens > 0 ? tokens : options.kind == &t5_kind ? 128 : 64;
         options.targets[b] = targets;

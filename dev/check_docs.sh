@@ -19,7 +19,7 @@ pages=(README.md doc/*.md)
 program() {
     case $1 in
         train_gpt2) make -s build/release/train_gpt2-dynapipe >&2 && build/release/train_gpt2-dynapipe --help ;;
-        train_t5) make -s build/release/train_t5-dynapipe >&2 && build/release/train_t5-dynapipe --help | sed -n '1,/^$/p' &&
+        train_t5 | train_llama) make -s "build/release/$1-dynapipe" >&2 && "build/release/$1-dynapipe" --help | sed -n '1,/^$/p' &&
             echo "Flags and options are train_gpt2's." ;;
         dynapipe_*) make -s build/release/dynapipe >&2 && build/release/dynapipe "${1#dynapipe_}" --help ;;
         *) make -s "build/release/$1" >&2 && "build/release/$1" --help ;;

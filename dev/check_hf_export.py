@@ -23,8 +23,8 @@ COPY = ROOT / "build" / "release" / "tools" / "hf_copy"
 
 
 def load(folder):
-    is_decoder_only = AutoConfig.from_pretrained(folder).model_type == "gpt2"
-    kind = AutoModelForCausalLM if is_decoder_only else AutoModelForSeq2SeqLM
+    is_encoder_decoder = AutoConfig.from_pretrained(folder).is_encoder_decoder
+    kind = AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
     model, info = kind.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"], info
     return model.eval(), info
@@ -35,7 +35,7 @@ def answers(model):
     vocab = model.config.vocab_size
     tokens = torch.randint(2, vocab, (3, 13))
     with torch.no_grad():
-        if model.config.model_type == "gpt2":
+        if not model.config.is_encoder_decoder:
             return model(tokens).logits, model.generate(tokens[:, :5], max_new_tokens=8, do_sample=False,
                                                         pad_token_id=0)
         start = torch.cat([torch.zeros(3, 1, dtype=torch.long), torch.randint(2, vocab, (3, 6))], 1)

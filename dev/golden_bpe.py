@@ -4,15 +4,17 @@
     dev/golden_bpe.py --tokenizer ../shared/tokenizer
 
 Writes test/golden/bpe_tiny_vocab.json, bpe_tiny_merges.txt (a small vocabulary trained on the texts below),
-and bpe_texts.json (the texts with their tokens in both vocabularies). The texts below are our own; GPT-2's vocabulary is not
+and bpe_texts.json (the texts with their tokens in both vocabularies); bpe_qwen2_tokenizer.json (the small vocabulary
+split as Qwen2 does) and bpe_qwen2_texts.json (of texts in NFC). The texts below are our own; GPT-2's vocabulary is not
 copied.
 """
 import argparse
 import json
 import os
 import random
+import unicodedata
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 TEXTS = [
     "", " ", "  ", "   ", "\n", "\n\n", "\t", "a", " a", "  a", "a ", "a  ", "\r\n", "\0", "a\0b",
@@ -72,6 +74,30 @@ def train_tiny(texts, folder):
     return byte_level(models.BPE.from_file(vocab_path, merges_path))
 
 
+QWEN2_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+               r"\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def write_qwen2(texts, folder):
+    """The small vocabulary without its end-of-text token, which is an added one here."""
+    model = models.BPE.from_file(f"{folder}/bpe_tiny_vocab.json", f"{folder}/bpe_tiny_merges.txt")
+    plain = json.loads(byte_level(model).to_str())["model"]
+    vocab = {token: i - 1 for token, i in plain["vocab"].items() if token != "<|endoftext|>"}
+    assert sorted(vocab.values()) == list(range(len(vocab)))
+    tokenizer = Tokenizer(models.BPE(vocab, [tuple(merge) for merge in plain["merges"]]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
+    tokenizer.add_special_tokens([AddedToken(t) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
+    tokenizer.save(f"{folder}/bpe_qwen2_tokenizer.json", pretty=False)
+    texts = [t for t in texts if unicodedata.normalize("NFC", t) == t and "<|endoftext|>" not in t]
+    with open(f"{folder}/bpe_qwen2_texts.json", "w", encoding="ascii") as f:
+        rows = [json.dumps({"text": t, "qwen2": ids}, separators=(",", ":")) for t, ids in
+                zip(texts, encode_all(tokenizer, texts))]
+        f.write("[\n" + ",\n".join(rows) + "\n]\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="../shared/tokenizer", help="folder with vocab.json and merges.txt")
@@ -85,6 +111,7 @@ def main():
         rows = zip(texts, encode_all(tiny, texts), encode_all(gpt2, texts))
         lines = [json.dumps({"text": t, "tiny": a, "gpt2": b}, separators=(",", ":")) for t, a, b in rows]
         f.write("[\n" + ",\n".join(lines) + "\n]\n")
+    write_qwen2(texts, args.out)
 
 
 if __name__ == "__main__":

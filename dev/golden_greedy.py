@@ -8,14 +8,15 @@ likeliest tokens that lie closer than MARGIN would make the answer a matter of r
 import pathlib
 
 import torch
-from transformers import GPT2LMHeadModel, T5ForConditionalGeneration, UMT5ForConditionalGeneration
+from transformers import GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM, T5ForConditionalGeneration, UMT5ForConditionalGeneration
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "test" / "golden"
 LENGTHS, NEW, MARGIN = (1, 4, 11), 12, 1e-4
 
 
 def load(name):
-    kind = GPT2LMHeadModel if "gpt2" in name else UMT5ForConditionalGeneration if "umt5" in name else T5ForConditionalGeneration
+    kinds = {"gpt2": GPT2LMHeadModel, "llama": LlamaForCausalLM, "qwen2": Qwen2ForCausalLM, "umt5": UMT5ForConditionalGeneration}
+    kind = next((kinds[k] for k in kinds if k in name), T5ForConditionalGeneration)
     return kind.from_pretrained(GOLDEN / f"hf_{name}", dtype=torch.float32).eval()
 
 
@@ -24,7 +25,7 @@ def answer(model, prompt):
     decoder = model.config.is_encoder_decoder
     said = [model.config.decoder_start_token_id] if decoder else list(prompt)
     begin = len(said)
-    for _ in range(NEW if decoder else min(NEW, model.config.n_positions - begin)):
+    for _ in range(NEW if decoder else min(NEW, model.config.max_position_embeddings - begin)):
         text = torch.tensor([said])
         logits = model(input_ids=torch.tensor([prompt]), decoder_input_ids=text).logits if decoder else model(text).logits
         top = logits[0, -1].topk(2)
@@ -34,7 +35,7 @@ def answer(model, prompt):
 
 
 with torch.no_grad(), open(GOLDEN / "hf_greedy.txt", "w") as out:
-    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare"):
+    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare", "llama", "qwen2"):
         model = load(name)
         for length in LENGTHS:
             prompt = [(i * 7 + 3 * length) % 44 + 2 for i in range(length)]

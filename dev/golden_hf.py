@@ -5,8 +5,10 @@
     hf_byt5      ByT5: as FLAN, 3 encoder layers, vocabulary 384; F16
     hf_umt5      umT5: a bias table in each layer; F32, in shards
     hf_gpt2      GPT-2; F32, names with "transformer."; hf_gpt2_bare: as the first release has them, with attn.bias
+    hf_llama     Llama: 4 heads on 2 of keys, heads x head_dim is not hidden_size; F32, as transformers 5 has rope's theta
+    hf_qwen2     Qwen2: 2 heads on 1 of keys, biases, tied head; BF16, in shards, as transformers 4 has rope's theta
     hf_logits    what transformers computes of each, in float32, from encoder tokens (i * 7 + 3) % 48 + 2, decoder
-                 tokens 0 and (i * 5 + 2) % 48 + 2 (GPT-2: the encoder's); NAME_untied: with a head of its own put in
+                 tokens 0 and (i * 5 + 2) % 48 + 2 (of one stack: the encoder's); NAME_untied: with a head of its own put in
 
 A value is value(hash of tensor's Hugging Face name, index), in [-0.5, 0.5), a multiple of 2^-7 (so exact in every
 dtype). Norm weights are 1 more. Needs torch, transformers, safetensors. Config files are what transformers writes, less
@@ -20,8 +22,8 @@ import tempfile
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration, UMT5Config,
-                          UMT5ForConditionalGeneration)
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          T5Config, T5ForConditionalGeneration, UMT5Config, UMT5ForConditionalGeneration)
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "test" / "golden"
 
@@ -43,7 +45,7 @@ def values(name, count):
 
 
 def is_norm(name):
-    return name.endswith(("layer_norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+    return name.endswith(("layer_norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight", "norm.weight"))
 
 
 def fill(model):
@@ -100,8 +102,9 @@ def logits(folder):
     tokens = torch.tensor([[(i * 7 + 3) % 48 + 2 for i in range(11)]])
     start = torch.tensor([[0] + [(i * 5 + 2) % 48 + 2 for i in range(5)]])
     with torch.no_grad():
-        if "gpt2" in folder.name:
-            return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()(tokens).logits[0]
+        for name, kind in (("gpt2", GPT2LMHeadModel), ("llama", LlamaForCausalLM), ("qwen2", Qwen2ForCausalLM)):
+            if name in folder.name:
+                return kind.from_pretrained(folder, dtype=torch.float32).eval()(tokens).logits[0]
         kind = UMT5ForConditionalGeneration if "umt5" in folder.name else T5ForConditionalGeneration
         model = kind.from_pretrained(folder, dtype=torch.float32).eval()
         return model(input_ids=tokens, decoder_input_ids=start).logits[0]
@@ -109,7 +112,7 @@ def logits(folder):
 
 def all_logits():
     out = {}
-    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare"):
+    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare", "llama", "qwen2"):
         out[name] = logits(GOLDEN / f"hf_{name}")
     for name in ("t5", "umt5"):
         with tempfile.TemporaryDirectory() as temporary:
@@ -146,6 +149,16 @@ def main():
     save_file(state, bare / "model.safetensors", metadata={"format": "pt"})
     (bare / "model.safetensors").chmod(0o644)
     shutil.copy(folder / "config.json", bare)
+    shape = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 20,
+             "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+    save(LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                                      rms_norm_eps=1e-5)), "hf_llama")
+    qwen2 = Qwen2ForCausalLM(Qwen2Config(**shape, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+                                         rope_parameters={"rope_type": "default", "rope_theta": 1e6}))
+    folder = save(qwen2, "hf_qwen2", torch.bfloat16, shard_bytes=3000)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     all_logits()
 
 

@@ -4,7 +4,8 @@ Face's `transformers` and `tokenizers` (pip install sentencepiece protobuf trans
 
 Writes to test/golden: spiece_tiny.model, a SentencePiece model in T5's form (<pad> 0, </s> 1, <unk> 2) trained on the
 sentences made up below; spiece_texts.json, texts with their ids in it and in ByT5's tokenizer; bpe_tiny_tokenizer.json,
-the vocabulary of dev/golden_bpe.py as `tokenizers` saves it. The model's character map is a small part of T5's
+the vocabulary of dev/golden_bpe.py as `tokenizers` saves it; spiece_llama.model, BPE in Llama's form (<unk> 0, <s> 1,
+</s> 2, bytes, nothing normalized), and spiece_llama_texts.json. The model's character map is a small part of T5's
 (nmt_nfkc), which alone has 240 KB: all its white space and control characters, NFKC of some blocks.
 """
 import argparse
@@ -69,6 +70,26 @@ def character_map():
     return "\n".join(text) + "\n"
 
 
+def train_llama(sentences, path):
+    with tempfile.TemporaryDirectory() as scratch:
+        here = os.getcwd()
+        os.chdir(scratch)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_prefix="spiece", vocab_size=400, pad_id=-1, unk_id=0, bos_id=1, eos_id=2,
+            model_type="bpe", byte_fallback=True, split_digits=True, normalization_rule_name="identity",
+            remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, minloglevel=2, num_threads=1)
+        os.chdir(here)
+        shutil.copyfile(f"{scratch}/spiece.model", path)
+
+
+def write_llama(folder):
+    train_llama(made_up_sentences(2000, 1), f"{folder}/spiece_llama.model")
+    spiece = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/spiece_llama.model")
+    with open(f"{folder}/spiece_llama_texts.json", "w", encoding="ascii") as file:
+        rows = [json.dumps({"text": t, "llama": spiece.encode(t)}, separators=(",", ":")) for t in TEXTS + MORE_TEXTS]
+        file.write("[\n" + ",\n".join(rows) + "\n]\n")
+
+
 def train(sentences, path, vocab_size, rules):
     """In a folder of its own: the model keeps the names of its files, which are then the same in every run."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -104,6 +125,7 @@ def main():
     bpe.decoder, bpe.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
     bpe.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
     bpe.save(f"{args.out}/bpe_tiny_tokenizer.json", pretty=False)
+    write_llama(args.out)
 
 
 if __name__ == "__main__":

@@ -120,10 +120,10 @@ part_build() {
     for t in $(kernel_tests); do targets+=("$bf16/$t"); done
     # What one part needs is built even if another's does not compile (-k).
     make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
-        "$bf16/train_gpt2-dynapipe" "$bf16/train_t5" "$bf16/train_t5-dynapipe" "$bf16/profile_costs" || rc=1
+        "$bf16/train_gpt2-dynapipe" "$bf16/train_t5" "$bf16/train_t5-dynapipe" "$bf16/train_llama" "$bf16/train_llama-dynapipe" "$bf16/profile_costs" || rc=1
     make -k -j"$jobs" BACKEND=$backend PRECISION=FP32 "${targets[@]//$bf16/$fp32}" "$fp32/train_gpt2" "$fp32/train_gpt2-dynapipe" \
-        "$fp32/train_t5-dynapipe" "${between[@]}" || rc=1
-    make -k -j"$jobs" build/release/train_gpt2 build/release/train_gpt2-dynapipe build/release/train_t5-dynapipe build/release/prepare_data \
+        "$fp32/train_t5-dynapipe" "$fp32/train_llama-dynapipe" "${between[@]}" || rc=1
+    make -k -j"$jobs" build/release/train_gpt2 build/release/train_gpt2-dynapipe build/release/train_t5-dynapipe build/release/train_llama-dynapipe build/release/prepare_data \
         build/release/dev/make_tasks build/release/bench_lengths || rc=1
     return $rc
 }
@@ -237,6 +237,7 @@ part_train() {
     } >"$work/train.md"
     train_all train_gpt2 "GPT-2 l4c64h2" "1x1 2x1 1x2 4x1 2x2" -i "$work/tasks/train.bin" -e l4c64h2 -t $longest || rc=1
     train_all train_t5 "byt5:l2c64h2, dropout 0.1" "1x1 4x1 2x2" -i "$work/tasks-t5/train.bin" -e byt5:l2c64h2 -t $longest --target-tokens $((longest / 4)) --dropout 0.1 || rc=1
+    train_all train_llama "qwen2:l4c64h2g1" "1x1 4x1 2x2" -i "$work/tasks/train.bin" -e qwen2:l4c64h2g1 -t $longest || rc=1
     between_cards || rc=1
     return $rc
 }

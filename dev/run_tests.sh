@@ -128,7 +128,7 @@ unit=$(cd test && ls test_*.c | sed 's/\.c$//')
 rm -f "$out"/log/*.count "$out/log/not_run"
 targets="$out/tests"
 # What several scripts use is built once, before they start.
-[ -z "$scripts" ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/prepare_data $out/profile_costs $out/generate $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
+[ -z "$scripts" ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/train_llama-dynapipe $out/prepare_data $out/profile_costs $out/generate $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
 echo "building ($out)"
 # shellcheck disable=SC2086
 if ! make --no-print-directory -s -j"$jobs" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then

@@ -30,16 +30,26 @@ static bool exists(const char* path) {
 
 // --- names -------------------------------------------------------------------------------------------------
 
-// Rows [row_begin, row_begin + rows) of a tensor of ours. Rows in no part are the vocabulary's padding, zero.
+// (rows, cols) of a tensor of ours, from its value `begin` on. What is in no part is the vocabulary's
+// padding, zero.
 typedef struct {
     char name[NAME_CHARS];  // GPT-2: without "transformer."
-    int64_t row_begin, rows, cols;
+    int64_t begin, rows, cols;
     bool is_vector;   // one dimension in the file (rows is 1)
     bool transposed;  // (cols, rows) in the file: GPT-2's "Conv1D"
 } Part;
 
 static bool is_gpt2(const ModelConfig* config) {
     return config->kind == &gpt2_kind;
+}
+static bool is_llama(const ModelConfig* config) {
+    return config->kind == &llama_kind;
+}
+
+// Rows of part p of {a,b} or {q,k,v}: equal ones, but where heads of keys are fewer than of queries.
+static int64_t part_of(const ModelConfig* config, int64_t num_rows, int num_parts, int p) {
+    const int64_t of_q = (int64_t)config->num_heads * model_head_size(config);
+    return num_parts < 3 ? num_rows / num_parts : p == 0 ? of_q : (num_rows - of_q) / 2;
 }
 
 // layer: in its stack, as TensorSlice.layer (-1: none). How many: at least 1.
@@ -64,11 +74,16 @@ static int parts_of(Part out[MAX_PARTS], const ModelConfig* config, int tensor, 
         }
         at += num_chars + (*at != '\0');
     }
+    int64_t begin = 0;
     for (int p = 0; p < num_parts; p++) {
-        out[p].rows = (of_vocab ? config->vocab : info.rows) / num_parts;
-        out[p].row_begin = p * out[p].rows;
-        out[p].cols = info.cols;
-        out[p].is_vector = info.rows == 1 && !info.decay;
+        const bool is_vector = info.rows == 1 && !info.decay;
+        const int64_t all = is_vector ? info.cols : of_vocab ? config->vocab : info.rows;
+        const int64_t mine = part_of(config, all, num_parts, p);
+        out[p].begin = begin;
+        out[p].rows = is_vector ? 1 : mine;
+        out[p].cols = is_vector ? mine : info.cols;
+        begin += out[p].rows * out[p].cols;
+        out[p].is_vector = is_vector;
         out[p].transposed = is_gpt2(config) && info.place == TENSOR_PER_LAYER && info.decay;
     }
     return num_parts;
@@ -102,6 +117,11 @@ static bool is_layers(const char* name, const char* end) {
 // Buffers saved by old versions; name without prefix.
 static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
     if (is_gpt2(config)) { return is_layers(name, ".attn.bias") || is_layers(name, ".attn.masked_bias"); }
+    if (is_llama(config)) {
+        static const char end[] = ".self_attn.rotary_emb.inv_freq";
+        const char* at = strstr(name, end);
+        return at != NULL && at[sizeof end - 1] == '\0';
+    }
     return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
 }
 
@@ -109,19 +129,19 @@ static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
 static const char* hf_names_embedding_copy(const ModelConfig* config, const char* name) {
     static const char* const t5[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
     static const char* const gpt2[] = {"lm_head.weight", NULL};
-    const char* const* names = is_gpt2(config) ? gpt2 : t5;
+    static const char* const llama[] = {NULL};
+    const char* const* names = is_gpt2(config) ? gpt2 : is_llama(config) ? llama : t5;
     while (name != NULL && strcmp(*names++, name) != 0) {}
     return *names;
 }
 
 // --- config.json -------------------------------------------------------------------------------------------
-// Tables of fields, one for each family, for reading and writing. Defaults are those of
-// configuration_gpt2.py, configuration_t5.py, configuration_mt5.py and configuration_umt5.py of
-// transformers 5.
+// Tables of fields, one for each family, for reading and writing. Defaults are those of configuration_*.py of
+// these families in transformers 5.
 
 enum { MAX_CONFIG_BYTES = 1 << 20, MOST = 1 << 30, DEFAULT_MAX_SEQ_LEN = 512, PADDED = 128 };
 
-static const char* const type_names[HF_NUM_TYPES] = {"gpt2", "t5", "mt5", "umt5"};
+static const char* const type_names[HF_NUM_TYPES] = {"gpt2", "t5", "mt5", "umt5", "llama", "qwen2"};
 
 // --- fields ------------------------------------------------------------------------------------------------
 
@@ -134,8 +154,14 @@ typedef struct {
 #define DIM(key, alias, field, gpt2, t5, mt5, umt5) \
     {                                               \
         key, alias, offsetof(ModelConfig, field), { \
-            gpt2, t5, mt5, umt5                     \
+            gpt2, t5, mt5, umt5, 0, 0               \
         }                                           \
+    }
+#define LLAMA_DIM(key, field, llama, qwen2)        \
+    {                                              \
+        key, NULL, offsetof(ModelConfig, field), { \
+            0, 0, 0, 0, llama, qwen2               \
+        }                                          \
     }
 static const Dim gpt2_dims[] = {
     DIM("vocab_size", NULL, vocab, 50257, 0, 0, 0),
@@ -154,7 +180,16 @@ static const Dim t5_dims[] = {
     DIM("relative_attention_num_buckets", NULL, num_buckets, 0, 32, 32, 32),
     DIM("relative_attention_max_distance", NULL, max_distance, 0, 128, 128, 128),
 };
+static const Dim llama_dims[] = {
+    LLAMA_DIM("vocab_size", vocab, 32000, 151936),
+    LLAMA_DIM("max_position_embeddings", max_seq_len, 2048, 32768),
+    LLAMA_DIM("hidden_size", channels, 4096, 4096),
+    LLAMA_DIM("intermediate_size", ffn_channels, 11008, 22016),
+    LLAMA_DIM("num_hidden_layers", num_layers, 32, 32),
+    LLAMA_DIM("num_attention_heads", num_heads, 32, 32),
+};
 #undef DIM
+#undef LLAMA_DIM
 #define NUM(array) ((int)(sizeof(array) / sizeof *(array)))
 
 static int* dim_of(ModelConfig* shape, const Dim* dim) {
@@ -251,7 +286,9 @@ static bool require_architecture(const Reader* r) {
                                         "MT5ForConditionalGeneration",
                                         "MT5Model",
                                         "UMT5ForConditionalGeneration",
-                                        "UMT5Model"};
+                                        "UMT5Model",
+                                        "LlamaForCausalLM",
+                                        "Qwen2ForCausalLM"};
     json_t* list = find(r, "architectures", true);
     if (!fits(r, "architectures", list, json_is_array(list), "a list of names")) { return false; }
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -262,8 +299,8 @@ static bool require_architecture(const Reader* r) {
         }
         if (!is_known) {
             return llmc_fail(
-                "%s: architectures: %.60s is not supported ---> use a ...ForConditionalGeneration or "
-                "GPT2LMHeadModel",
+                "%s: architectures: %.60s is not supported ---> use a ...ForConditionalGeneration, "
+                "GPT2LMHeadModel, LlamaForCausalLM or Qwen2ForCausalLM",
                 r->name, name == NULL ? "what is no text" : name);
         }
     }
@@ -370,20 +407,87 @@ static bool read_t5(const Reader* r, HfConfig* config) {
            read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
 }
 
+// A positive number that times `unit` is a whole one.
+static bool read_scaled(const Reader* r, json_t* value, const char* key, double unit, double fallback,
+                        int* out) {
+    const double number = (value == NULL ? fallback : json_number_value(value)) * unit;
+    if (!fits(r, key, value, json_is_number(value), "a number")) { return false; }
+    if (number > 0.5 && number < MOST && fabs(number - round(number)) <= 1e-6 * number) {
+        *out = (int)round(number);
+        return true;
+    }
+    return llmc_fail("%s: %s is %g, which is not supported ---> use another model", r->name, key,
+                     number / unit);
+}
+
+// transformers 5 has rope_parameters, 4 rope_theta and rope_scaling, which is null where nothing is scaled.
+static bool read_rope(const Reader* r, ModelConfig* shape) {
+    json_t *parameters = find(r, "rope_parameters", true), *scaling = find(r, "rope_scaling", true);
+    json_t* theta = json_object_get(parameters != NULL ? parameters : r->root, "rope_theta");
+    if (theta == NULL) { theta = find(r, "rope_theta", false); }
+    for (int i = 0; i < 2; i++) {
+        const char* key = i == 0 ? "rope_parameters" : "rope_scaling";
+        json_t *about = i == 0 ? parameters : scaling, *type = json_object_get(about, "rope_type");
+        if (!fits(r, key, about, json_is_object(about), "an object")) { return false; }
+        if (type == NULL && i == 1) { type = json_object_get(about, "type"); }
+        const char* name = json_is_string(type) ? json_string_value(type) : i == 0 ? "default" : "unknown";
+        if (about != NULL && strcmp(name, "default") != 0) {
+            return llmc_fail("%s: %s: type \"%.40s\" is not supported, \"default\" is ---> use another model",
+                             r->name, key, name);
+        }
+    }
+    return read_scaled(r, theta, "rope_theta", 1, 10000, &shape->rope_theta);
+}
+
+static bool read_llama(const Reader* r, HfConfig* config) {
+    ModelConfig* shape = &config->shape;
+    const bool is_qwen = config->type == HF_QWEN2;
+    bool tied = false;
+    if (!read_dims(r, config, llama_dims, NUM(llama_dims)) ||
+        !read_int(r, "num_key_value_heads", NULL, true, 1, shape->num_heads, &shape->num_kv_heads) ||
+        !read_int(r, "head_dim", NULL, true, 1, shape->channels / shape->num_heads, &shape->head_size) ||
+        !read_rope(r, shape) ||
+        !read_scaled(r, find(r, "rms_norm_eps", false), "rms_norm_eps", 1e9, 1e-6, &shape->norm_eps) ||
+        !read_bool(r, "tie_word_embeddings", false, &tied)) {
+        return false;
+    }
+    shape->gated = 1;
+    shape->tied_head = tied;
+    shape->qkv_bias = is_qwen;
+    config->start_token = HF_NO_TOKEN;
+    config->dropout = 0;
+    return require_text(r, "hidden_act", "silu") &&
+           (is_qwen || require_bool(r, "attention_bias", false, "only Qwen2 has biases of q, k and v")) &&
+           require_bool(r, "mlp_bias", false, "the feed-forward has no biases") &&
+           require_bool(r, "use_sliding_window", false, "all tokens before are seen") &&
+           read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token) &&
+           read_token(r, "bos_token_id", is_qwen ? HF_NO_TOKEN : 1, &config->bos_token) &&
+           read_token(r, "eos_token_id", is_qwen ? HF_NO_TOKEN : 2, &config->eos_token);
+}
+
 static bool read_config(const Reader* r, HfConfig* config) {
     const char* type = NULL;
     if (!read_text(r, "model_type", NULL, &type)) { return false; }
     if (type == NULL) {
-        return llmc_fail("%s: model_type is missing ---> must be \"gpt2\", \"t5\", \"mt5\" or \"umt5\"",
-                         r->name);
+        return llmc_fail(
+            "%s: model_type is missing ---> must be \"gpt2\", \"t5\", \"mt5\", \"umt5\", \"llama\" or "
+            "\"qwen2\"",
+            r->name);
     }
     for (int i = 0; i < HF_NUM_TYPES; i++) {
         if (strcmp(type, type_names[i]) != 0) { continue; }
         config->type = (HfType)i;
-        return require_architecture(r) && (i == HF_GPT2 ? read_gpt2(r, config) : read_t5(r, config));
+        return require_architecture(r) && (i == HF_GPT2   ? read_gpt2(r, config)
+                                           : i < HF_LLAMA ? read_t5(r, config)
+                                                          : read_llama(r, config));
     }
-    return llmc_fail("%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5 or umt5", r->name,
-                     type);
+    return llmc_fail(
+        "%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5, umt5, llama or qwen2", r->name,
+        type);
+}
+
+const ModelKind* hf_config_kind(const HfConfig* config) {
+    return config->type == HF_GPT2 ? &gpt2_kind : config->type < HF_LLAMA ? &t5_kind : &llama_kind;
 }
 
 bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name) {
@@ -436,6 +540,12 @@ HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like) {
     HfConfig out = {.type = HF_GPT2, .shape = *config, .dropout = 0.1};
     const bool is_t5 = config->num_dec_layers > 0;
     if (is_t5) { out.type = config->bias_per_layer ? HF_UMT5 : HF_T5; }
+    const bool is_rotary = config->num_kv_heads > 0;
+    if (is_rotary) {
+        out.type = config->qkv_bias ? HF_QWEN2 : HF_LLAMA;
+        out.dropout = 0;
+        if (like != NULL) { out.shape.max_seq_len = like->shape.max_seq_len; }  // -t was shorter
+    }
     // mT5 has no factor, so not a tied head of ours
     if (like != NULL && like->type == HF_MT5 && !config->tied_head) { out.type = HF_MT5; }
     // a T5's head has the factor where it is tied; transformers scales every umT5's
@@ -497,6 +607,21 @@ static void put_t5(json_t* root, const HfConfig* config) {
     if (config->type == HF_T5) { put(root, "scale_decoder_outputs", json_boolean(config->head_scaled)); }
 }
 
+// rope_theta as transformers 4 has it, which 5 reads as well.
+static void put_llama(json_t* root, const HfConfig* config) {
+    const ModelConfig* shape = &config->shape;
+    put_dims(root, config, llama_dims, NUM(llama_dims));
+    put(root, "num_key_value_heads", json_integer(shape->num_kv_heads));
+    put(root, "head_dim", json_integer(shape->head_size));
+    put(root, "hidden_act", json_string("silu"));
+    put(root, "rms_norm_eps", json_real(shape->norm_eps * 1e-9));
+    put(root, "rope_theta", json_real(shape->rope_theta));
+    put(root, "attention_dropout", json_real(config->dropout));
+    put(root, "tie_word_embeddings", json_boolean(shape->tied_head));
+    if (config->type == HF_LLAMA) { put(root, "attention_bias", json_false()); }
+    put(root, config->type == HF_LLAMA ? "mlp_bias" : "use_sliding_window", json_false());
+}
+
 static char* dump(json_t* root) {
     char* text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(10));
     json_decref(root);
@@ -509,15 +634,20 @@ static char* dump(json_t* root) {
 }
 
 char* hf_config_text(const HfConfig* config, const char* dtype) {
-    static const char* const architectures[HF_NUM_TYPES] = {"GPT2LMHeadModel", "T5ForConditionalGeneration",
+    static const char* const architectures[HF_NUM_TYPES] = {"GPT2LMHeadModel",
+                                                            "T5ForConditionalGeneration",
                                                             "MT5ForConditionalGeneration",
-                                                            "UMT5ForConditionalGeneration"};
+                                                            "UMT5ForConditionalGeneration",
+                                                            "LlamaForCausalLM",
+                                                            "Qwen2ForCausalLM"};
     json_t* root =
         json_pack("{s:s, s:[s], s:s, s:b}", "model_type", type_names[config->type], "architectures",
                   architectures[config->type], "torch_dtype", dtype, "use_cache", 1);
     put_tokens(root, config);
     if (config->type == HF_GPT2) {
         put_gpt2(root, config);
+    } else if (config->type >= HF_LLAMA) {
+        put_llama(root, config);
     } else {
         put_t5(root, config);
     }
@@ -684,13 +814,14 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
     return true;
 }
 
-// Of a T5: tied or not, determined from the tensors. A tied head without the factor is read as one of its own
+// Tied or not, determined from the tensors. A T5's tied head without the factor is read as one of its own
 // that begins with the embedding's values, as ours has the factor where it is tied.
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
-    bool tied = head == NULL && config->head_scaled;
-    if (head != NULL && config->head_scaled && !compare(source, embedding, head, &tied)) { return false; }
+    const bool may_tie = config->type < HF_LLAMA ? config->head_scaled : config->shape.tied_head;
+    bool tied = head == NULL && may_tie;
+    if (head != NULL && may_tie && !compare(source, embedding, head, &tied)) { return false; }
     config->shape.tied_head = tied;
     return true;
 }
@@ -698,7 +829,9 @@ static bool find_head(Source* source, const SafetensorsTensor* embedding) {
 static bool look_at_head(Source* source) {
     const SafetensorsTensor* embedding = find_embedding(source);
     if (embedding == NULL) {
-        return llmc_fail("%s: the embedding is missing (shared.weight or wte.weight) ---> use a whole model",
+        return llmc_fail("%s: the embedding is missing (shared.weight, wte.weight or "
+                         "model.embed_tokens.weight) ---> use a "
+                         "whole model",
                          checkpoint_path_tail(source->file.files[0].path));
     }
     return check_copies(source, embedding) &&
@@ -709,11 +842,11 @@ static bool look_at_head(Source* source) {
 
 static bool read_shape(Source* source, const ModelKind* kind, const char* path) {
     if (!hf_config_read(&source->config, path)) { return false; }
-    const bool is_gpt2 = source->config.type == HF_GPT2;
-    if (strcmp(kind->name, is_gpt2 ? "gpt2" : "t5") != 0) {
+    const ModelKind* theirs = hf_config_kind(&source->config);
+    if (kind != theirs) {
         return llmc_fail("%s: model_type \"%s\" is no %s ---> train it with train_%s",
                          checkpoint_path_tail(path), type_names[source->config.type], kind->title,
-                         is_gpt2 ? "gpt2" : "t5");
+                         theirs->name);
     }
     source->config.shape.kind = kind;
     return model_check(&source->config.shape, checkpoint_path_tail(path));
@@ -829,8 +962,8 @@ static bool read_slice(const Target* target, const TensorSlice* slice) {
     int64_t num_done = 0;
     for (int p = 0; p < num_parts; p++) {
         const SafetensorsTensor* tensor = find_part(target->source, &parts[p]);
-        int64_t offset = tensor_offset + parts[p].row_begin * parts[p].cols;
-        num_done = (parts[p].row_begin + parts[p].rows) * parts[p].cols;
+        int64_t offset = tensor_offset + parts[p].begin;
+        num_done = parts[p].begin + parts[p].rows * parts[p].cols;
         if (offset >= target->end || tensor_offset + num_done <= target->begin) { continue; }
         // our untied heads are not scaled: theirs absorb the factor
         bool is_scaled = config->head_scaled && !config->shape.tied_head;
@@ -890,6 +1023,7 @@ static const char DTYPE_NAME[] = "float32";
 
 // In the order of their renaming; data.json is ours: template, end of inputs.
 static const char* const files[] = {"spiece.model",
+                                    "tokenizer.model",
                                     "tokenizer.json",
                                     "tokenizer_config.json",
                                     "special_tokens_map.json",
@@ -900,7 +1034,7 @@ static const char* const files[] = {"spiece.model",
                                     "config.json",
                                     "generation_config.json",
                                     "model.safetensors"};
-enum { NUM_TOKENIZER_FILES = 8, CONFIG_FILE = 8, GENERATION_FILE, WEIGHTS_FILE, NUM_FILES };
+enum { NUM_TOKENIZER_FILES = 9, CONFIG_FILE = 9, GENERATION_FILE, WEIGHTS_FILE, NUM_FILES };
 
 // <pad>, </s>, <unk>, 256 bytes, 125 sentinels: 384 tokens.
 static const char BYTE_TOKENIZER[] = "{\n"
@@ -1052,7 +1186,7 @@ static bool write_slice(const Output* target, const TensorSlice* slice) {
         char name[NAME_CHARS];
         const SafetensorsTensor wanted = file_tensor(&parts[p], name, config);
         const SafetensorsTensor* tensor = safetensors_find(target->layout, wanted.name);
-        const int64_t part_begin = parts[p].row_begin * parts[p].cols - slice->first;  // in the slice
+        const int64_t part_begin = parts[p].begin - slice->first;  // in the slice
         const int64_t left = slice->num_values - part_begin;
         const int64_t begin = part_begin < 0 ? -part_begin : 0;
         const int64_t end = tensor->num_values < left ? tensor->num_values : left;
@@ -1122,5 +1256,6 @@ bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_
         return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
     }
     // the kind is known from the file; otherwise the last message is about GPT-2
-    return read_any(out, &t5_kind, model) || read_any(out, &gpt2_kind, model);
+    return read_any(out, &t5_kind, model) || read_any(out, &llama_kind, model) ||
+           read_any(out, &gpt2_kind, model);
 }

@@ -13,7 +13,7 @@ extern "C" {
 // --- config.json -------------------------------------------------------------------------------------------
 /*
 The config.json of a Hugging Face checkpoint, read and written: GPT-2, T5, mT5, umT5 (FLAN-T5 and ByT5 are
-T5).
+T5), Llama, Qwen2.
 
     HfConfig config;
     if (!hf_config_read(&config, "flan-t5-small")) { ... }    // or flan-t5-small/model.safetensors
@@ -24,7 +24,7 @@ unsupported value (another activation, epsilon, an encoder alone ...) is an erro
 do not affect the model (dropout of training, use_cache, task_specific_params ...) are ignored.
 */
 
-typedef enum { HF_GPT2, HF_T5, HF_MT5, HF_UMT5, HF_NUM_TYPES } HfType;
+typedef enum { HF_GPT2, HF_T5, HF_MT5, HF_UMT5, HF_LLAMA, HF_QWEN2, HF_NUM_TYPES } HfType;
 
 enum { HF_NO_TOKEN = -1 };
 
@@ -36,6 +36,7 @@ typedef struct {
     double dropout;
 } HfConfig;
 
+const ModelKind* hf_config_kind(const HfConfig* config);
 // A directory, or a file beside config.json.
 bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.
@@ -49,7 +50,7 @@ HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like);
 
 // --- weights, read -----------------------------------------------------------------------------------------
 /*
-Weights of GPT-2 and T5 from Hugging Face's files, and back, by any number of ranks.
+Weights of these models from Hugging Face's files, and back, by any number of ranks.
 
 Reading, each rank for itself:
 
@@ -58,9 +59,10 @@ Reading, each rank for itself:
 
 `path` is a directory (model.safetensors or its shards, config.json), or a *.safetensors beside a config.json.
 F32, F16 and BF16 are read. A missing or unexpected tensor, a wrong shape, a NaN or infinite value is an error
-that names it; GPT-2's masks, and T5's unused bias of old files, are ignored. The head is tied if there is no
-lm_head.weight, or if it equals the embedding, and is scaled; otherwise untied, whatever the flag (and without
-lm_head.weight begins with the embedding's values).
+that names it; GPT-2's masks, Llama's angles and T5's unused bias of old files are ignored. T5's head is tied
+if there is no lm_head.weight, or if it equals the embedding, and is scaled; otherwise untied, whatever the
+flag (and without lm_head.weight begins with the embedding's values). Llama's is tied if the flag says so and
+there is no other lm_head.weight.
 
 Writing:
 

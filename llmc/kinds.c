@@ -1,4 +1,4 @@
-// kinds.c -- GPT-2 and T5 as tables; descriptors, and what else depends on a model's config only.
+// kinds.c -- GPT-2, T5 and Llama as tables; descriptors, and what else depends on a model's config only.
 #include "kinds.h"
 
 #include <ctype.h>
@@ -43,6 +43,17 @@ static TensorInfo t5_tensor(const ModelConfig* config, int tensor) {
     }
 }
 #undef X_NAME
+#define X_NAME(name) LLAMA_##name
+static TensorInfo llama_tensor(const ModelConfig* config, int tensor) {
+    const int64_t C = config->channels, Vp = config->padded_vocab, F = config->ffn_channels;
+    const int64_t I = (int64_t)config->num_heads * config->head_size, W = model_qkv_width(config);
+    const int64_t bias = config->qkv_bias, head_rows = config->tied_head ? 0 : Vp;
+    switch ((LlamaTensor)tensor) {
+        LLAMA_TENSORS(X)
+        default: return (TensorInfo){0};
+    }
+}
+#undef X_NAME
 #undef X
 
 // The two that write into the residual stream are scaled by 1 / sqrt(2 L) (Radford et al. 2019).
@@ -64,6 +75,13 @@ static ModelStds t5_stds(const ModelConfig* config) {
                        .wo = (float)pow((double)config->ffn_channels, -0.5),
                        .bias = std,
                        .head = 1.0f};
+}
+
+// Hugging Face's (initializer_range).
+static ModelStds llama_stds(const ModelConfig* config) {
+    (void)config;
+    const float std = 0.02f;
+    return (ModelStds){.embedding = std, .q = std, .kv = std, .o = std, .wi = std, .wo = std, .head = std};
 }
 
 const ModelKind gpt2_kind = {
@@ -122,16 +140,39 @@ const ModelKind t5_kind = {
          }},
     .head = T5_head,
     .activation = MODEL_RELU,
+    .scaled_head = true,
     .drops_more = true,
     .tensor = t5_tensor,
     .stds = t5_stds,
+};
+
+const ModelKind llama_kind = {
+    .name = "llama",
+    .title = "Llama",
+    .usual = "tinyllama:1.1b",
+    .num_tensors = LLAMA_NUM_TENSORS,
+    .checkpoint_magic = 20230227,  // of the paper, arXiv 2302.13971
+    .stacks = {{
+        .num_blocks = 2,
+        .blocks =
+            {{.type = BLOCK_SELF, .norm = {LLAMA_norm1}, .in = {LLAMA_qkv, LLAMA_qkvb}, .out = {LLAMA_o}},
+             {.type = BLOCK_FFN, .norm = {LLAMA_norm2}, .in = {LLAMA_gate_up}, .out = {LLAMA_down}}},
+        .norm_end = {LLAMA_norm},
+        .is_causal = true,
+    }},
+    .head = LLAMA_head,
+    .activation = MODEL_SILU,
+    .scaled_scores = true,
+    .rotary = true,
+    .tensor = llama_tensor,
+    .stds = llama_stds,
 };
 
 // --- descriptors -------------------------------------------------------------------------------------------
 
 typedef struct {
     const char* name;
-    int num_layers, num_dec_layers, channels, num_heads, head_size, ffn_channels;
+    int num_layers, num_dec_layers, channels, num_heads, head_size, ffn_channels, num_kv_heads;
 } Size;
 
 typedef struct {
@@ -144,28 +185,33 @@ typedef struct {
 
 // clang-format off
 #define T5V11_SIZES \
-    {{"small", 8, 8, 512, 6, 64, 1024},     {"base", 12, 12, 768, 12, 64, 2048}, {"large", 24, 24, 1024, 16, 64, 2816}, \
-     {"xl", 24, 24, 2048, 32, 64, 5120},    {"xxl", 24, 24, 4096, 64, 64, 10240}}
+    {{"small", 8, 8, 512, 6, 64, 1024, 0},     {"base", 12, 12, 768, 12, 64, 2048, 0}, {"large", 24, 24, 1024, 16, 64, 2816, 0}, \
+     {"xl", 24, 24, 2048, 32, 64, 5120, 0},    {"xxl", 24, 24, 4096, 64, 64, 10240, 0}}
 static const Family families[] = {
     // name               vocabulary longest gated  tied   bias per layer
     {&gpt2_kind, "gpt2",       50257,  1024, false, false, false,
-     {{"d6", 6, 0, 384, 6, 0, 0},    {"d12", 12, 0, 768, 12, 0, 0},  {"d24", 24, 0, 1024, 16, 0, 0}, {"d36", 36, 0, 1280, 20, 0, 0},
-      {"d48", 48, 0, 1600, 25, 0, 0}, {"d60", 60, 0, 1920, 30, 0, 0}, {"d72", 72, 0, 2880, 30, 0, 0}, {"d84", 84, 0, 3456, 36, 0, 0}}},
+     {{"d6", 6, 0, 384, 6, 0, 0, 0},    {"d12", 12, 0, 768, 12, 0, 0, 0},  {"d24", 24, 0, 1024, 16, 0, 0, 0}, {"d36", 36, 0, 1280, 20, 0, 0, 0},
+      {"d48", 48, 0, 1600, 25, 0, 0, 0}, {"d60", 60, 0, 1920, 30, 0, 0, 0}, {"d72", 72, 0, 2880, 30, 0, 0, 0}, {"d84", 84, 0, 3456, 36, 0, 0, 0}}},
     {&gpt2_kind, "gpt3",       50257,  2048, false, false, false,
-     {{"c384", 6, 0, 384, 6, 0, 0},  {"c768", 12, 0, 768, 12, 0, 0}, {"c1024", 24, 0, 1024, 16, 0, 0}, {"c1536", 24, 0, 1536, 16, 0, 0},
-      {"c2048", 24, 0, 2048, 16, 0, 0}, {"c2560", 32, 0, 2560, 32, 0, 0}, {"c4096", 32, 0, 4096, 32, 0, 0}, {"c12288", 96, 0, 12288, 96, 0, 0}}},
+     {{"c384", 6, 0, 384, 6, 0, 0, 0},  {"c768", 12, 0, 768, 12, 0, 0, 0}, {"c1024", 24, 0, 1024, 16, 0, 0, 0}, {"c1536", 24, 0, 1536, 16, 0, 0, 0},
+      {"c2048", 24, 0, 2048, 16, 0, 0, 0}, {"c2560", 32, 0, 2560, 32, 0, 0, 0}, {"c4096", 32, 0, 4096, 32, 0, 0, 0}, {"c12288", 96, 0, 12288, 96, 0, 0, 0}}},
     {&t5_kind, "t5",           32128,  1024, false, true,  false,
-     {{"small", 6, 6, 512, 8, 64, 2048},    {"base", 12, 12, 768, 12, 64, 3072}, {"large", 24, 24, 1024, 16, 64, 4096},
-      {"3b", 24, 24, 1024, 32, 128, 16384}, {"11b", 24, 24, 1024, 128, 128, 65536}}},
+     {{"small", 6, 6, 512, 8, 64, 2048, 0},    {"base", 12, 12, 768, 12, 64, 3072, 0}, {"large", 24, 24, 1024, 16, 64, 4096, 0},
+      {"3b", 24, 24, 1024, 32, 128, 16384, 0}, {"11b", 24, 24, 1024, 128, 128, 65536, 0}}},
     {&t5_kind, "t5v1.1",       32128,  1024, true,  false, false, T5V11_SIZES},
     {&t5_kind, "flan-t5",      32128,  1024, true,  false, false, T5V11_SIZES},
     {&t5_kind, "byt5",           384,  1024, true,  false, false,
-     {{"small", 12, 4, 1472, 6, 64, 3584},  {"base", 18, 6, 1536, 12, 64, 3968}, {"large", 36, 12, 1536, 16, 64, 3840},
-      {"xl", 36, 12, 2560, 32, 64, 6720},   {"xxl", 36, 12, 4672, 64, 64, 12352}}},
+     {{"small", 12, 4, 1472, 6, 64, 3584, 0},  {"base", 18, 6, 1536, 12, 64, 3968, 0}, {"large", 36, 12, 1536, 16, 64, 3840, 0},
+      {"xl", 36, 12, 2560, 32, 64, 6720, 0},   {"xxl", 36, 12, 4672, 64, 64, 12352, 0}}},
     {&t5_kind, "mt5",         250112,  1024, true,  false, false, T5V11_SIZES},
     {&t5_kind, "umt5",        256384,  1024, true,  true,  true,
-     {{"small", 8, 8, 512, 6, 64, 1024},    {"base", 12, 12, 768, 12, 64, 2048}, {"xl", 24, 24, 2048, 32, 64, 5120},
-      {"xxl", 24, 24, 4096, 64, 64, 10240}}},
+     {{"small", 8, 8, 512, 6, 64, 1024, 0},    {"base", 12, 12, 768, 12, 64, 2048, 0}, {"xl", 24, 24, 2048, 32, 64, 5120, 0},
+      {"xxl", 24, 24, 4096, 64, 64, 10240, 0}}},
+    {&llama_kind, "llama",     32000,  4096, true,  false, false,
+     {{"7b", 32, 0, 4096, 32, 128, 11008, 32}, {"13b", 40, 0, 5120, 40, 128, 13824, 40}}},
+    {&llama_kind, "tinyllama", 32000,  2048, true,  false, false, {{"1.1b", 22, 0, 2048, 32, 64, 5632, 4}}},
+    {&llama_kind, "qwen2",    151936, 32768, true,  true,  false,
+     {{"0.5b", 24, 0, 896, 14, 64, 4864, 2}, {"1.5b", 28, 0, 1536, 12, 128, 8960, 2}}},
 };
 // clang-format on
 enum { NUM_FAMILIES = sizeof families / sizeof *families };
@@ -194,17 +240,20 @@ static bool parse_count(const char** text, char letter, int* out) {
     return true;
 }
 
-// Letters in this order; d, k and f are optional, and T5's only.
+// Letters in this order; d (T5's), g (Llama's), k and f (of both) are optional.
 static bool parse_shape(ModelConfig* out, const char* text) {
-    const bool is_t5 = out->kind == &t5_kind;
+    const bool is_t5 = out->kind == &t5_kind, is_llama = out->kind == &llama_kind;
     if (!parse_count(&text, 'l', &out->num_layers)) { return false; }
     out->num_dec_layers = is_t5 ? out->num_layers : 0;
     if (is_t5 && *text == 'd' && !parse_count(&text, 'd', &out->num_dec_layers)) { return false; }
     if (!parse_count(&text, 'c', &out->channels) || !parse_count(&text, 'h', &out->num_heads)) {
         return false;
     }
-    if (!is_t5) { return *text == '\0'; }
-    const int64_t C = out->channels, F = out->gated ? (C * 5 / 2 + 7) / 8 * 8 : 4 * C;
+    if (!is_t5 && !is_llama) { return *text == '\0'; }
+    const int64_t C = out->channels, ffn = is_llama ? C * 8 / 3 : C * 5 / 2;
+    const int64_t F = out->gated ? (ffn + 7) / 8 * 8 : 4 * C;
+    out->num_kv_heads = is_llama ? out->num_heads : 0;
+    if (is_llama && *text == 'g' && !parse_count(&text, 'g', &out->num_kv_heads)) { return false; }
     out->head_size = C % out->num_heads == 0 ? (int)(C / out->num_heads) : 0;
     out->ffn_channels = F < INT_MAX ? (int)F : INT_MAX;
     if (*text == 'k' && !parse_count(&text, 'k', &out->head_size)) { return false; }
@@ -221,17 +270,19 @@ static bool parse_name(ModelConfig* out, const Family* family, const char* text)
         out->num_heads = s->num_heads;
         out->head_size = s->head_size;
         out->ffn_channels = s->ffn_channels;
+        out->num_kv_heads = s->num_kv_heads;
         return true;
     }
     return false;
 }
 
-static bool fail_unknown(const char* descriptor, const Family* family) {
+static bool fail_unknown(const char* descriptor, const ModelKind* kind, const Family* family) {
     if (family == NULL) {
-        return llmc_fail(
-            "model \"%.40s\" is unknown ---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, "
-            "such as t5:small, or a shape, such as byt5:l2c64h4",
-            descriptor);
+        return llmc_fail("model \"%.40s\" is unknown ---> use %s", descriptor,
+                         kind == &t5_kind ? "t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, such as "
+                                            "t5:small, or a shape, such as byt5:l2c64h4"
+                                          : "llama: tinyllama: qwen2: and a size, such as "
+                                            "qwen2:0.5b, or a shape, such as llama:l4c128h4");
     }
     if (family->kind == &gpt2_kind) {
         return llmc_fail(
@@ -245,17 +296,18 @@ static bool fail_unknown(const char* descriptor, const Family* family) {
     for (const Size* s = family->sizes; s->name != NULL; s++) {
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s:%s", family->name, s->name);
     }
-    return llmc_fail(
-        "model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or %s:l2d3c64h4k16f256",
-        descriptor, names, family->name, family->name);
+    return llmc_fail("model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or %s:%s",
+                     descriptor, names, family->name, family->name,
+                     kind == &t5_kind ? "l2d3c64h4k16f256" : "l2c64h4g2k16f256");
 }
 
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab,
                  int max_seq_len) {
     const char* text = descriptor;
     const Family* family = find_family(kind, &text);
-    if (family == NULL) { return fail_unknown(descriptor, NULL); }
-    const bool is_t5 = kind == &t5_kind;
+    if (family == NULL) { return fail_unknown(descriptor, kind, NULL); }
+    const bool is_t5 = kind == &t5_kind, is_llama = kind == &llama_kind;
+    const bool is_qwen = strcmp(family->name, "qwen2") == 0;
     ModelConfig config = {
         .max_seq_len = max_seq_len != 0 ? max_seq_len : family->max_seq_len,
         .vocab = vocab != 0 ? vocab : family->vocab,
@@ -264,12 +316,19 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
         .gated = family->gated,
         .tied_head = family->tied_head,
         .bias_per_layer = family->bias_per_layer,
+        .rope_theta = is_qwen    ? 1000000
+                      : is_llama ? 10000
+                                 : 0,
+        .norm_eps = is_qwen    ? 1000
+                    : is_llama ? 10000
+                               : 0,
+        .qkv_bias = is_qwen,
         .kind = kind,
     };
     config.padded_vocab = config.vocab <= INT_MAX - 127 ? (config.vocab + 127) / 128 * 128 : config.vocab;
     const bool is_shape = *text == 'l' && isdigit((unsigned char)text[1]);
     if (!(is_shape ? parse_shape(&config, text) : parse_name(&config, family, text))) {
-        return fail_unknown(descriptor, family);
+        return fail_unknown(descriptor, kind, family);
     }
     char what[64];
     snprintf(what, sizeof what, "model \"%.40s\"", descriptor);
@@ -279,8 +338,11 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
 }
 
 void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
-    if (!config->kind->has_decoder) {
+    if (config->kind == &gpt2_kind) {
         snprintf(out, out_bytes, "gpt2 C %d NH %d", config->channels, config->num_heads);
+    } else if (config->kind == &llama_kind) {
+        snprintf(out, out_bytes, "llama C %d NH %d KV %d HS %d F %d", config->channels, config->num_heads,
+                 config->num_kv_heads, config->head_size, config->ffn_channels);
     } else {
         snprintf(out, out_bytes, "t5 C %d NH %d HS %d F %d%s", config->channels, config->num_heads,
                  config->head_size, config->ffn_channels, config->gated ? " gated" : "");
@@ -288,9 +350,13 @@ void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
 }
 
 void model_describe(char* out, size_t out_chars, const ModelConfig* config) {
-    if (!config->kind->has_decoder) {
+    if (config->kind == &gpt2_kind) {
         snprintf(out, out_chars, "%d layers, %d channels, %d heads", config->num_layers, config->channels,
                  config->num_heads);
+    } else if (config->kind == &llama_kind) {
+        snprintf(out, out_chars, "%d layers, %d channels, %d heads of %d on %d of keys, feed-forward of %d",
+                 config->num_layers, config->channels, config->num_heads, config->head_size,
+                 config->num_kv_heads, config->ffn_channels);
     } else {
         snprintf(out, out_chars, "%d + %d layers, %d channels, %d heads of %d, %sfeed-forward of %d",
                  config->num_layers, config->num_dec_layers, config->channels, config->num_heads,
@@ -301,32 +367,37 @@ void model_describe(char* out, size_t out_chars, const ModelConfig* config) {
 // --- fields ------------------------------------------------------------------------------------------------
 
 #define MODEL_REMEDY "give this checkpoint to -e, or leave -e out"
-// In the order of a header's ints, from [2] on; GPT-2 has the first six.
+enum { GPT2 = 1, T5 = 2, LLAMA = 4, ALL = GPT2 | T5 | LLAMA };
+// In the order of a header's ints, from [2] on; 0 in those of other kinds.
 static const struct {
     const char *name, *remedy;
     size_t offset;
-    int min, max;
+    int kinds, min, max;
 } fields[] = {
-    {"longest sequence", "start with the same -t", offsetof(ModelConfig, max_seq_len), 1, OPS_MAX_IDS},
-    {"vocabulary", "use data made with this checkpoint's tokenizer", offsetof(ModelConfig, vocab), 1,
+    {"longest sequence", "start with the same -t", offsetof(ModelConfig, max_seq_len), ALL, 1, OPS_MAX_IDS},
+    {"vocabulary", "use data made with this checkpoint's tokenizer", offsetof(ModelConfig, vocab), ALL, 1,
      OPS_MAX_IDS},
-    {"layers", MODEL_REMEDY, offsetof(ModelConfig, num_layers), 1, 1 << 12},
-    {"heads", MODEL_REMEDY, offsetof(ModelConfig, num_heads), 1, 1 << 12},
-    {"channels", MODEL_REMEDY, offsetof(ModelConfig, channels), 1, 1 << 16},
-    {"padded vocabulary", "use another checkpoint", offsetof(ModelConfig, padded_vocab), 1, OPS_MAX_IDS},
-    {"decoder layers", MODEL_REMEDY, offsetof(ModelConfig, num_dec_layers), 1, 1 << 12},
-    {"head size", MODEL_REMEDY, offsetof(ModelConfig, head_size), 1, 256},
-    {"feed-forward channels", MODEL_REMEDY, offsetof(ModelConfig, ffn_channels), 1, 1 << 18},
-    {"relative position buckets", MODEL_REMEDY, offsetof(ModelConfig, num_buckets), 4, T5_MAX_BUCKETS},
-    {"largest relative distance", MODEL_REMEDY, offsetof(ModelConfig, max_distance), 3, 1 << 24},
-    {"gated feed-forward", MODEL_REMEDY, offsetof(ModelConfig, gated), 0, 1},
-    {"tied head", MODEL_REMEDY, offsetof(ModelConfig, tied_head), 0, 1},
-    {"bias table per layer", MODEL_REMEDY, offsetof(ModelConfig, bias_per_layer), 0, 1},
+    {"layers", MODEL_REMEDY, offsetof(ModelConfig, num_layers), ALL, 1, 1 << 12},
+    {"heads", MODEL_REMEDY, offsetof(ModelConfig, num_heads), ALL, 1, 1 << 12},
+    {"channels", MODEL_REMEDY, offsetof(ModelConfig, channels), ALL, 1, 1 << 16},
+    {"padded vocabulary", "use another checkpoint", offsetof(ModelConfig, padded_vocab), ALL, 1, OPS_MAX_IDS},
+    {"decoder layers", MODEL_REMEDY, offsetof(ModelConfig, num_dec_layers), T5, 1, 1 << 12},
+    {"head size", MODEL_REMEDY, offsetof(ModelConfig, head_size), T5 | LLAMA, 1, 256},
+    {"feed-forward channels", MODEL_REMEDY, offsetof(ModelConfig, ffn_channels), T5 | LLAMA, 1, 1 << 18},
+    {"relative position buckets", MODEL_REMEDY, offsetof(ModelConfig, num_buckets), T5, 4, T5_MAX_BUCKETS},
+    {"largest relative distance", MODEL_REMEDY, offsetof(ModelConfig, max_distance), T5, 3, 1 << 24},
+    {"gated feed-forward", MODEL_REMEDY, offsetof(ModelConfig, gated), T5 | LLAMA, 0, 1},
+    {"tied head", MODEL_REMEDY, offsetof(ModelConfig, tied_head), T5 | LLAMA, 0, 1},
+    {"bias table per layer", MODEL_REMEDY, offsetof(ModelConfig, bias_per_layer), T5, 0, 1},
+    {"heads of keys", MODEL_REMEDY, offsetof(ModelConfig, num_kv_heads), LLAMA, 1, 1 << 12},
+    {"rope_theta", MODEL_REMEDY, offsetof(ModelConfig, rope_theta), LLAMA, 1, 1 << 30},
+    {"1e9 times the norms' eps", MODEL_REMEDY, offsetof(ModelConfig, norm_eps), LLAMA, 1, 1 << 20},
+    {"bias of q, k and v", MODEL_REMEDY, offsetof(ModelConfig, qkv_bias), LLAMA, 0, 1},
 };
-enum { HEADER_BEGIN = 2, NUM_FIELDS = sizeof fields / sizeof *fields, NUM_COMMON = 6 };
+enum { HEADER_BEGIN = 2, NUM_FIELDS = sizeof fields / sizeof *fields };
 
-static int num_fields(const ModelKind* kind) {
-    return kind->has_decoder ? NUM_FIELDS : NUM_COMMON;
+static bool has_field(const ModelKind* kind, int i) {
+    return fields[i].kinds & (kind == &gpt2_kind ? GPT2 : kind == &t5_kind ? T5 : LLAMA);
 }
 static int* field_of(ModelConfig* config, int i) {
     return (int*)(void*)((char*)config + fields[i].offset);
@@ -336,12 +407,16 @@ static int value_of(const ModelConfig* config, int i) {
 }
 
 void model_to_header(int32_t* header, const ModelConfig* config) {
-    for (int i = 0; i < num_fields(config->kind); i++) { header[HEADER_BEGIN + i] = value_of(config, i); }
+    for (int i = 0; i < NUM_FIELDS; i++) {
+        if (has_field(config->kind, i)) { header[HEADER_BEGIN + i] = value_of(config, i); }
+    }
 }
 
 void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header) {
     *out = (ModelConfig){.kind = kind};
-    for (int i = 0; i < num_fields(kind); i++) { *field_of(out, i) = header[HEADER_BEGIN + i]; }
+    for (int i = 0; i < NUM_FIELDS; i++) {
+        if (has_field(kind, i)) { *field_of(out, i) = header[HEADER_BEGIN + i]; }
+    }
 }
 
 bool model_check(const ModelConfig* config, const char* what) {
@@ -350,11 +425,11 @@ bool model_check(const ModelConfig* config, const char* what) {
         return llmc_fail(
             "%s: %d channels cannot be shared by %d heads ---> make channels a multiple of heads%s", what,
             config->channels, config->num_heads,
-            config->kind->has_decoder ? ", or name the head size, such as l2c64h4k16" : "");
+            config->kind != &gpt2_kind ? ", or name the head size, such as l2c64h4k16" : "");
     }
-    for (int i = 0; i < num_fields(config->kind); i++) {
+    for (int i = 0; i < NUM_FIELDS; i++) {
         const int value = value_of(config, i);
-        if (value >= fields[i].min && value <= fields[i].max) { continue; }
+        if (!has_field(config->kind, i) || (value >= fields[i].min && value <= fields[i].max)) { continue; }
         return llmc_fail("%s: %s %d ---> must be %d to %d", what, fields[i].name, value, fields[i].min,
                          fields[i].max);
     }
@@ -366,15 +441,23 @@ bool model_check(const ModelConfig* config, const char* what) {
         return llmc_fail("%s: largest relative distance %d ---> must be more than half the buckets", what,
                          config->max_distance);
     }
+    if (config->kind->rotary && (config->head_size % 2 != 0 || !config->gated)) {
+        return llmc_fail("%s: head size %d, feed-forward %sgated ---> must be even, and gated", what,
+                         config->head_size, config->gated ? "" : "not ");
+    }
+    if (config->kind->rotary && config->num_heads % config->num_kv_heads != 0) {
+        return llmc_fail("%s: %d heads of queries, %d of keys ---> make the first a multiple of the second",
+                         what, config->num_heads, config->num_kv_heads);
+    }
     return config->padded_vocab >= config->vocab ||
            llmc_fail("%s: padded vocabulary %d is less than the vocabulary %d ---> use another file", what,
                      config->padded_vocab, config->vocab);
 }
 
 bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference) {
-    // positions are parameters of GPT-2; T5 has no such limit
-    for (int i = ours->kind->has_decoder; i < num_fields(ours->kind); i++) {
-        if (value_of(theirs, i) == value_of(ours, i)) { continue; }
+    // positions are parameters of GPT-2; others have no such limit
+    for (int i = ours->kind->positions == 0; i < NUM_FIELDS; i++) {
+        if (!has_field(ours->kind, i) || value_of(theirs, i) == value_of(ours, i)) { continue; }
         *difference =
             (ModelDifference){fields[i].name, fields[i].remedy, value_of(theirs, i), value_of(ours, i)};
         return false;
@@ -431,9 +514,10 @@ int model_tensor_number(const ModelConfig* config, const TensorSlice* slice) {
 
 double model_flops(const ModelConfig* config, const ModelWork* work) {
     const double C = config->channels, I = (double)config->num_heads * model_head_size(config);
+    const double W = model_qkv_width(config);
     const double ffn = (config->gated ? 3 : 2) * C * model_ffn_channels(config);  // weights
     const double pairs = config->kind->stacks[0].is_causal ? 2 : 4;
-    const double layer = 2 * (4 * C * I + ffn) * (double)work->tokens + pairs * I * (double)work->squares;
+    const double layer = 2 * (C * (W + I) + ffn) * (double)work->tokens + pairs * I * (double)work->squares;
     const double dec_layer = 2 * (6 * C * I + ffn) * (double)work->dec_tokens +
                              4 * C * I * (double)work->tokens +  // keys and values of the encoder's output
                              2 * I * (double)work->dec_squares + 4 * I * (double)work->cross_products;

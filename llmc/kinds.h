@@ -21,6 +21,16 @@ Numerics are Hugging Face's: RMS norm (eps 1e-6), unscaled scores with a bias by
 T5's places: the embedding of each stack, probabilities, the attention's output, after the feed-forward's
 activation, its output, after each final norm. I = heads * head size need not be C.
 
+Llama (Touvron et al. 2023) and its like, in Hugging Face's numerics:
+
+    x = x + o(attention(turn q, turn k, v)),  q, k, v = qkv(norm1 x);  x = x + down(silu(gate) * up),
+    gate, up = gate_up(norm2 x);  logits: head(norm x), or of the embedding if the head is tied
+
+Positions turn queries and keys (RoFormer: Su et al. 2021), NKV heads of keys and values serve NH of queries
+(Ainslie et al. 2023). Qwen2 has biases of q, k and v and eps 1e-6 instead of 1e-5. A shape is
+"llama:l4c128h4", with the rest given "qwen2:l4c128h4g2k32f352": NKV, head size, F (else NH, C / NH, 8/3 C
+rounded up to 8); also "tinyllama:1.1b", "qwen2:0.5b".
+
 A T5's descriptor is a family and one of its sizes, "flan-t5:base", or a shape, "byt5:l2c64h4" (layers of each
 stack, channels, heads; the head size is channels / heads, F the family's ratio: 4 C for t5, 5/2 C rounded up
 to 8 for the gated ones), or with everything given, "t5:l2d3c64h4k16f256" (encoder and decoder layers,
@@ -36,7 +46,7 @@ channels, heads, head size, F). Default longest sequence: 1024.
 extern "C" {
 #endif
 
-extern const ModelKind gpt2_kind, t5_kind;
+extern const ModelKind gpt2_kind, t5_kind, llama_kind;
 
 // In file order; a tensor that a config lacks has 0 rows. F2: F, gated 2F (wi_0, then wi_1). T5's bias tables
 // are whole, or (umT5) of each layer. Last the tensor's names in Hugging Face's files: {a,b} are equal parts
@@ -82,6 +92,17 @@ extern const ModelKind gpt2_kind, t5_kind;
     X(dec_bias,  dec_bias_place, NB,   NH, false, DEC "0.SelfAttention.relative_attention_bias.weight") \
     X(dec_norm,  WHOLE,          1,    C,  false, "decoder.final_layer_norm.weight") \
     X(head,      WHOLE,   head_rows,   C,  true,  "lm_head.weight")
+#define LLAMA_TENSORS(X) /* name place  rows  cols  decay */ \
+    X(wte,      WHOLE, Vp,   C,   true,  "model.embed_tokens.weight") \
+    X(norm1,    LAYER, 1,    C,   false, "model.layers.%d.input_layernorm.weight") \
+    X(qkv,      LAYER, W,    C,   true,  "model.layers.%d.self_attn.{q,k,v}_proj.weight") \
+    X(qkvb,     LAYER, bias, W,   false, "model.layers.%d.self_attn.{q,k,v}_proj.bias") \
+    X(o,        LAYER, C,    I,   true,  "model.layers.%d.self_attn.o_proj.weight") \
+    X(norm2,    LAYER, 1,    C,   false, "model.layers.%d.post_attention_layernorm.weight") \
+    X(gate_up,  LAYER, 2*F,  C,   true,  "model.layers.%d.mlp.{gate,up}_proj.weight") \
+    X(down,     LAYER, C,    F,   true,  "model.layers.%d.mlp.down_proj.weight") \
+    X(norm,     WHOLE, 1,    C,   false, "model.norm.weight") \
+    X(head,     WHOLE, head_rows, C, true, "lm_head.weight")
 // clang-format on
 
 #define X(name, place, rows, cols, decay, hf_names) GPT2_##name,
@@ -90,20 +111,23 @@ typedef enum { GPT2_TENSORS(X) GPT2_NUM_TENSORS } Gpt2Tensor;
 #define X(name, place, rows, cols, decay, hf_names) T5_##name,
 typedef enum { T5_TENSORS(X) T5_NUM_TENSORS } T5Tensor;
 #undef X
+#define X(name, place, rows, cols, decay, hf_names) LLAMA_##name,
+typedef enum { LLAMA_TENSORS(X) LLAMA_NUM_TENSORS } LlamaTensor;
+#undef X
 
-// T5 and its descendants have it in the family's name: t5: t5v1.1: flan-t5: byt5: mt5: umt5:
-static inline bool models_is_t5(const char* descriptor) {
-    const char *colon = strchr(descriptor, ':'), *found = strstr(descriptor, "t5");
-    return found != NULL && (colon == NULL || found < colon);
-}
-
-// gpt2_kind if it is not one of T5's; model_parse() then lists the valid descriptors.
+// By the family's name before the colon: t5: t5v1.1: flan-t5: byt5: mt5: umt5:, llama: tinyllama: qwen2:.
+// gpt2_kind if it is neither; model_parse() then lists the valid descriptors.
 static inline const ModelKind* models_kind_of(const char* descriptor) {
-    return models_is_t5(descriptor) ? &t5_kind : &gpt2_kind;
+    static const char* const words[] = {"t5", "llama", "qwen"};
+    for (int i = 0; i < 3; i++) {
+        const char *colon = strchr(descriptor, ':'), *found = strstr(descriptor, words[i]);
+        if (found != NULL && (colon == NULL || found < colon)) { return i == 0 ? &t5_kind : &llama_kind; }
+    }
+    return &gpt2_kind;
 }
 
 // What costs of a model depend on besides its vocabulary: "gpt2 C 768 NH 12", "t5 C 512 NH 6 HS 64 F 1024
-// gated".
+// gated", "llama C 896 NH 14 KV 2 HS 64 F 4864".
 void models_signature(char* out, size_t out_bytes, const ModelConfig* config);
 
 #ifdef __cplusplus

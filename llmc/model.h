@@ -14,10 +14,10 @@ parameters, and a table of functions.
 
 A block is a step of the residual stream: of each layer attention and feed-forward, of a decoder's after an
 encoder self-attention, cross-attention and feed-forward. Blocks are numbered along the chain, N in all:
-GPT-2's 2 L; T5's 2 Le of the encoder, then 3 Ld of the decoder. A range may begin and end with any. The first
-one has the embedding, the one where the decoder begins that stack's embedding, the last one the head, or the
-input of the head's shares on all ranks. The head may be a range of its own, [N, N). The single-device model
-is the range [0, N).
+GPT-2's and Llama's 2 L; T5's 2 Le of the encoder, then 3 Ld of the decoder. A range may begin and end with
+any. The first one has the embedding, the one where the decoder begins that stack's embedding, the last one
+the head, or the input of the head's shares on all ranks. The head may be a range of its own, [N, N). The
+single-device model is the range [0, N).
 
 A kind is a few tables (kinds.c): its tensors, which of them each block of its stacks uses. model.c has what a
 rank has, transformer.c the passes, head.c those of a share of the head.
@@ -45,14 +45,19 @@ typedef struct {
     int num_heads;     // NH
     int channels;      // C
     int padded_vocab;  // Vp: V rounded up to 128
-    // of encoder-decoder models (T5); 0 elsewhere
+    // of T5, some of Llama; 0 elsewhere
     int num_dec_layers;
     int head_size;                  // HS; NH * HS need not be C; 0: C / NH
     int ffn_channels;               // F; 0: 4 C
     int num_buckets, max_distance;  // of the relative position bias
-    int gated;                      // 0, 1: feed-forward gelu(x W0) * (x W1); else relu(x W)
-    int tied_head;                  // 0, 1: head = embedding, hidden states times C^-1/2
+    int gated;                      // 0, 1: feed-forward act(x W0) * (x W1); else act(x W)
+    int tied_head;                  // 0, 1: head = embedding (T5: hidden states times C^-1/2)
     int bias_per_layer;             // 0, 1: umT5; else one table of biases for each stack
+    // of Llama and its like; 0 elsewhere
+    int num_kv_heads;  // NKV: of keys and values, each read by NH / NKV heads of queries; 0: NH
+    int rope_theta;    // base of the angles of rotary positions
+    int norm_eps;      // of RMS norm, times 1e9; 0: 1e-6
+    int qkv_bias;      // 0, 1: Qwen2
     const ModelKind* kind;
 } ModelConfig;
 
@@ -184,7 +189,8 @@ typedef struct {
     bool is_causal;
 } ModelStack;
 
-typedef enum { MODEL_GELU, MODEL_RELU } ModelActivation;  // or, where config.gated, gelu(a) * b
+// Where config.gated, MODEL_SILU is silu(a) * b, the others gelu(a) * b.
+typedef enum { MODEL_GELU, MODEL_RELU, MODEL_SILU } ModelActivation;
 
 // Standard deviations of the usual initialisation.
 typedef struct {
@@ -192,8 +198,8 @@ typedef struct {
 } ModelStds;
 
 struct ModelKind {
-    const char* name;   // "gpt2", "t5"
-    const char* title;  // "GPT-2", "T5"
+    const char* name;   // "gpt2", "t5", "llama"
+    const char* title;  // "GPT-2", "T5", "Llama"
     const char* usual;  // the default descriptor: "d12"
     bool has_decoder;   // two stacks: batches have an encoder's and a decoder's side
     int num_tensors;
@@ -203,6 +209,8 @@ struct ModelKind {
     int head;              // the head's own matrix, unless tied; 0: always the embedding
     ModelActivation activation;
     bool scaled_scores;  // by 1 / sqrt(head size)
+    bool rotary;         // positions turn queries and keys (ops.h: rope_forward)
+    bool scaled_head;    // hidden states times C^-1/2 before a tied head
     bool drops_more;     // dropout also after activations and after the final norms
     TensorInfo (*tensor)(const ModelConfig* config, int tensor);
     ModelStds (*stds)(const ModelConfig* config);
@@ -215,8 +223,8 @@ struct ModelKind {
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len);
 // Is the config valid? false: the message begins with `what` (a file or option) and names the field.
 bool model_check(const ModelConfig* config, const char* what);
-// A checkpoint's header, 256 int32: [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and an encoder-decoder's [8]
-// to [15]; the rest is 0. The caller sets magic [0] and version [1].
+// A checkpoint's header, 256 int32: [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and from [8] on what else the
+// kind has (kinds.c: fields); the rest is 0. The caller sets magic [0] and version [1].
 void model_to_header(int32_t* header, const ModelConfig* config);
 void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header);
 // "12 layers, 768 channels, 12 heads", for messages.
@@ -234,6 +242,13 @@ static inline int model_stack_blocks(const ModelConfig* config, int stack) {
 }
 static inline int model_head_size(const ModelConfig* config) {
     return config->head_size > 0 ? config->head_size : config->channels / config->num_heads;
+}
+static inline int model_kv_heads(const ModelConfig* config) {
+    return config->num_kv_heads > 0 ? config->num_kv_heads : config->num_heads;
+}
+// Rows of the matrix of q, k and v.
+static inline int model_qkv_width(const ModelConfig* config) {
+    return (config->num_heads + 2 * model_kv_heads(config)) * model_head_size(config);
 }
 static inline int model_ffn_channels(const ModelConfig* config) {
     return config->ffn_channels > 0 ? config->ffn_channels : 4 * config->channels;
@@ -387,8 +402,8 @@ void model_alloc_grads(Model* model);
 void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
-// llm.c's initialisation of GPT-2, Hugging Face's of T5. Draws the whole model and keeps this rank's part,
-// so that the values do not depend on the layout.
+// llm.c's initialisation of GPT-2, Hugging Face's of the others. Draws the whole model and keeps this rank's
+// part, so that the values do not depend on the layout.
 void model_init_random(Model* model, uint32_t seed);
 
 // The slice of a tensor (of a layer of its stack; -1: outside the layers); NULL: not here.

@@ -111,15 +111,15 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, int T, int C, OpsContext* ops);
 
-// --- RMS norm (eps 1e-6; Zhang, Sennrich 2019; T5's) ------------------------------------------------------
+// --- RMS norm (Zhang, Sennrich 2019; T5's and Llama's) ----------------------------------------------------
 // out (T, C) = inp * rstd * weight * scale; rstd (T) = (mean of squares + eps)^-1/2 in float32. `scale` is
 // 1, or a following factor (T5's tied head: C^-1/2). bf16: inp * rstd is rounded before the weight, as in
-// Hugging Face's T5LayerNorm.
-void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale, int T,
-                     int C, OpsContext* ops);
+// Hugging Face's T5LayerNorm and LlamaRMSNorm.
+void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale,
+                     float eps, int T, int C, OpsContext* ops);
 // residual = a + b, out = rmsnorm(residual): one pass over memory.
 void residual_rmsnorm_forward(floatX* residual, floatX* out, float* rstd, const floatX* a, const floatX* b,
-                              const floatX* weight, float scale, int T, int C, OpsContext* ops);
+                              const floatX* weight, float scale, float eps, int T, int C, OpsContext* ops);
 // dinp (T, C) = dresidual + gradient through the norm (dresidual may be dinp itself, or NULL for zero);
 // dweight (C) +=
 void rmsnorm_backward(floatX* dinp, float* dweight, const floatX* dresidual, const floatX* dout,
@@ -150,7 +150,7 @@ void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext*
 // dinp = dout * gelu'(inp); dinp may be dout or inp itself.
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
 
-// --- ReLU; gated GELU (Shazeer 2020: GEGLU, tanh approximation) -------------------------------------------
+// --- ReLU; gated GELU (Shazeer 2020: GEGLU, tanh approximation) and SiLU (SwiGLU) -------------------------
 void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);
 // dinp = inp > 0 ? dout : 0; dinp may be dout or inp itself.
 void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
@@ -158,6 +158,9 @@ void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
 void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops);
 // dinp (T, 2F) may be inp itself.
 void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops);
+// The same with silu(a) = a / (1 + exp(-a)).
+void gated_silu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops);
+void gated_silu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops);
 
 // --- dropout (Srivastava et al. 2014) ---------------------------------------------------------------------
 // The mask is a hash (dropout_bits.h) of a token key, the place in the model and the column: no state,
@@ -166,6 +169,21 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 // for each dropout of the model. out may be inp; backward is the same call on the gradient. p 0: a copy.
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
                    int C, OpsContext* ops);
+
+// --- rotary positions, grouped heads of keys (rope.h; Ainslie et al. 2023: GQA) ---------------------------
+// From what the matrix of q, k and v makes to what attention reads: q and k turned by their positions, k and
+// v once for each head of q that reads them. So attention needs no other kernels; it reads, keeps and caches
+// NH / NKV times the keys. Backward turns back and adds up each group, in float32.
+typedef struct {
+    int num_heads, num_kv_heads, head_size;  // NH a multiple of NKV, HS even
+    int theta;
+} Rope;
+void rope_forward(floatX* out,               // (T, 3 NH HS)
+                  const floatX* inp,         // (T, (NH + 2 NKV) HS)
+                  const int32_t* positions,  // (T)
+                  const Rope* about, int T, OpsContext* ops);
+void rope_backward(floatX* dinp, const floatX* dout, const int32_t* positions, const Rope* about, int T,
+                   OpsContext* ops);
 
 // --- attention: two ragged sides, online softmax, no T x T in memory; T5's position bias ------------------
 // Does this device support these heads (in both forms) and this bias (num_buckets 0: none)? false: `error`

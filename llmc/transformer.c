@@ -4,6 +4,7 @@ some blocks (ModelBlock), from any to any, numbered here from 0 to N - 1:
 
     x_0 = embedding or `in`;   x_i+1 = x_i + out(inner(in(norm x_i)))
     inner:  attention of q, k, v = in(...);  with q = in(...), k, v = kv(enc_out);  or an activation
+            (with rotary positions of rope(in(...)), which is made in scratch, again in backward)
     logits = head(norm x_N); an encoder's end: enc_out = norm x_N
 
 Nothing reads the last feed-forward's output for tokens without loss. So from the chain's last block on the
@@ -89,14 +90,20 @@ static int heads_width(const Model* m) {  // I
 // Values per token that a block's `in` makes, and its `out` reads.
 static int in_width(const Model* m, ModelBlockType type) {
     const int F = model_ffn_channels(&m->config), I = heads_width(m);
-    return type == BLOCK_FFN ? (m->config.gated ? 2 * F : F) : type == BLOCK_SELF ? 3 * I : I;
+    return type == BLOCK_FFN    ? (m->config.gated ? 2 * F : F)
+           : type == BLOCK_SELF ? model_qkv_width(&m->config)
+                                : I;
 }
 static int inner_width(const Model* m, ModelBlockType type) {
     return type == BLOCK_FFN ? model_ffn_channels(&m->config) : heads_width(m);
 }
 // The factor between the final norm and a tied head.
 static float head_scale(const Model* m) {
-    return m->config.tied_head ? 1.0f / sqrtf((float)m->config.channels) : 1.0f;
+    const bool is_scaled = m->config.kind->scaled_head && m->config.tied_head;
+    return is_scaled ? 1.0f / sqrtf((float)m->config.channels) : 1.0f;
+}
+static float norm_eps(const Model* m) {  // of an RMS norm
+    return m->config.norm_eps > 0 ? (float)(m->config.norm_eps * 1e-9) : 1e-6f;
 }
 
 // --- memory ------------------------------------------------------------------------------------------------
@@ -349,6 +356,10 @@ static void stage_side(Job* job, Side side) {
     if (job->dropout > 0.0f && has_blocks) {
         out->keys = (const uint32_t*)batch_stage(m->ops, (const int32_t*)host.keys, host.num_tokens);
     }
+    const bool turns = m->config.kind->rotary && blocks_of(m, side) > 0;
+    if (turns || (begins(m, side) && m->config.kind->positions != 0)) {
+        out->positions = batch_stage(m->ops, host.positions, host.num_tokens);
+    }
     if (!begins(m, side)) { return; }
     batch_check_range(!has_decoder  ? "token"
                       : side == ENC ? "encoder token"
@@ -357,7 +368,6 @@ static void stage_side(Job* job, Side side) {
     out->tokens = batch_stage(m->ops, host.tokens, host.num_tokens);
     if (m->config.kind->positions != 0) {
         batch_check_range("position", host.positions, host.num_tokens, m->config.max_seq_len);
-        out->positions = batch_stage(m->ops, host.positions, host.num_tokens);
     }
 }
 
@@ -445,19 +455,23 @@ static const floatX* param(const Job* job, int tensor, int l) {
 static float* grad(const Job* job, int tensor, int l) {
     return model_grad(job->model, tensor, l);
 }
-// Of a tensor that the kind may lack.
+// Of a tensor that the kind or the config may lack.
+static bool has_bias(const Job* job, int tensor) {
+    return tensor != 0 && job->model->slice_idx[tensor] >= 0;
+}
 static const floatX* bias_param(const Job* job, int tensor, int l) {
-    return tensor != 0 ? param(job, tensor, l) : NULL;
+    return has_bias(job, tensor) ? param(job, tensor, l) : NULL;
 }
 static float* bias_grad(const Job* job, int tensor, int l) {
-    return tensor != 0 ? grad(job, tensor, l) : NULL;
+    return has_bias(job, tensor) ? grad(job, tensor, l) : NULL;
 }
 
 typedef struct {
-    floatX* columns;  // (T, C)  the output of a matrix product on its way into a sum or a norm
-    floatX* wide;     // (T, F) or (T, I) with attention's scratch after it, or (T or Te, C)
-    void* attention;  // after (T, I) of wide
-    float* bias;      // (num_buckets, NH) the stack's table
+    floatX* columns;           // (T, C)  the output of a matrix product on its way into a sum or a norm
+    floatX *turned, *dturned;  // (T, 3I) with rotary positions: what attention reads, and its gradient
+    floatX* wide;              // (T, F) or (T, I) with attention's scratch after it, or (T or Te, C)
+    void* attention;           // after (T, I) of wide
+    float* bias;               // (num_buckets, NH) the stack's table
 } Scratch;
 
 // The two stacks' bias tables, first in every scratch.
@@ -468,12 +482,18 @@ static char* scratch_begin(const Job* job) {
     return job->scratch + 2 * table_bytes(job->model);
 }
 
+static int64_t turned_values(const Model* m, int64_t T) {
+    return m->config.kind->rotary ? T * 3 * heads_width(m) : 0;
+}
+
 static Scratch split_scratch(const Job* job, Side side) {
     const Model* m = job->model;
     const int64_t T = job->acts.stacks[side].T;
     char* cursor = scratch_begin(job);
     Scratch parts = {.bias = (float*)(void*)(job->scratch + side * table_bytes(m))};
     parts.columns = take(&cursor, T * m->config.channels);
+    parts.turned = take(&cursor, turned_values(m, T));
+    parts.dturned = take(&cursor, turned_values(m, T));
     parts.wide = take(&cursor, T * heads_width(m));
     parts.attention = cursor;
     return parts;
@@ -586,9 +606,10 @@ static void norm_forward(const Job* job, ModelLinear norm, int l, floatX* out, c
     } else if (bias != NULL) {
         layernorm_forward(out, stats->mean, stats->rstd, inp, w, bias, num_rows, C, ops);
     } else if (add != NULL) {
-        residual_rmsnorm_forward(residual, out, stats->rstd, inp, add, w, scale, num_rows, C, ops);
+        residual_rmsnorm_forward(residual, out, stats->rstd, inp, add, w, scale, norm_eps(job->model),
+                                 num_rows, C, ops);
     } else {
-        rmsnorm_forward(out, stats->rstd, inp, w, scale, num_rows, C, ops);
+        rmsnorm_forward(out, stats->rstd, inp, w, scale, norm_eps(job->model), num_rows, C, ops);
     }
 }
 
@@ -666,15 +687,30 @@ static void use_kept(const Job* job, const Block* b, Attention* about) {
                                   .is_last = !piece_goes_on(m, batch)};
 }
 
+static Rope rope_of(const ModelConfig* config) {
+    return (Rope){config->num_heads, model_kv_heads(config), model_head_size(config), config->rope_theta};
+}
+
+// q, k and v of a block's own tokens as attention reads them.
+static floatX* attention_input(const Job* job, const Block* b) {
+    return job->model->config.kind->rotary ? split_scratch(job, b->side).turned : b->in;
+}
+static void turn(const Job* job, const Block* b) {
+    const BatchSide* batch = &job->sides[b->side];
+    if (!job->model->config.kind->rotary) { return; }
+    const Rope rope = rope_of(&job->model->config);
+    rope_forward(attention_input(job, b), b->in, batch->positions, &rope, batch->num_tokens, job->model->ops);
+}
+
 static Attention attention_of(const Job* job, const Block* b) {
     const ModelConfig* config = &job->model->config;
     const ModelStack* stack = stack_of(job->model, b->side);
     const bool is_cross = b->about->type == BLOCK_CROSS;
     const BatchSide *q = &job->sides[b->side], *k = is_cross ? &job->sides[ENC] : q;
     const int I = heads_width(job->model), HS = model_head_size(config);
-    const floatX* kv = is_cross ? b->kv : b->in + I;
+    const floatX *in = attention_input(job, b), *kv = is_cross ? b->kv : in + I;
     Attention about = {
-        .q = b->in,
+        .q = in,
         .k = kv,
         .v = kv + I,
         .q_stride = is_cross ? I : 3 * I,
@@ -767,7 +803,9 @@ static void block_forward(const Job* job, const Block* b) {
         linear_forward(job, about->in, l, b->in, b->norm, T, C, in_width(m, about->type));
     }
     if (about->type == BLOCK_FFN) {
-        if (m->config.gated) {
+        if (m->config.kind->activation == MODEL_SILU) {
+            gated_silu_forward(b->inner, b->in, T, width, m->ops);
+        } else if (m->config.gated) {
             gated_gelu_forward(b->inner, b->in, T, width, m->ops);
         } else if (m->config.kind->activation == MODEL_RELU) {
             relu_forward(b->inner, b->in, (size_t)T * (size_t)width, m->ops);
@@ -779,6 +817,7 @@ static void block_forward(const Job* job, const Block* b) {
     if (about->type == BLOCK_CROSS && Te > 0) {
         linear_forward(job, about->kv, l, b->kv, job->enc_out, Te, C, 2 * width);
     }
+    turn(job, b);
     Attention attention = attention_of(job, b);
     if (job->cache != NULL && b->side == last_side(m)) { use_cache(job, b, &attention); }
     if (is_piece(job, b)) {
@@ -1052,16 +1091,24 @@ static void block_backward_inputs(Job* job, const Block* b) {
     }
     if (about->type != BLOCK_FFN) {
         const bool is_cross = about->type == BLOCK_CROSS;
-        floatX* dkv = is_cross ? b->dkv : b->din + I;
+        floatX* din = m->config.kind->rotary ? scratch.dturned : b->din;
+        floatX* dkv = is_cross ? b->dkv : din + I;
         const int bias = is_cross ? 0 : stack_of(m, b->side)->bias;
         if (!is_cross) { load_bias(job, b->side, true, l); }
+        turn(job, b);  // again: so what is kept has only the heads that there are
         const Attention attention = attention_of(job, b);
-        attention_backward(b->din, dkv, dkv + I, bias_grad(job, bias, m->config.bias_per_layer ? l : 0),
+        attention_backward(din, dkv, dkv + I, bias_grad(job, bias, m->config.bias_per_layer ? l : 0),
                            scratch.attention, dinner, b->inner, b->lse, &attention, m->ops);
+        if (din != b->din) {
+            const Rope rope = rope_of(&m->config);
+            rope_backward(b->din, din, job->sides[b->side].positions, &rope, T, m->ops);
+        }
         if (is_cross) { add_enc_gradient(job, b, scratch.wide); }
     } else if (m->config.kind->activation != MODEL_GELU) {
-        drop_in_block(job, b, dinner, true, width);
-        if (m->config.gated) {
+        if (m->config.kind->drops_more) { drop_in_block(job, b, dinner, true, width); }
+        if (m->config.kind->activation == MODEL_SILU) {
+            gated_silu_backward(b->din, dinner, b->in, T, width, m->ops);
+        } else if (m->config.gated) {
             gated_gelu_backward(b->din, dinner, b->in, T, width, m->ops);
         } else {
             relu_backward(b->din, dinner, b->in, (size_t)T * (size_t)width, m->ops);
@@ -1228,7 +1275,7 @@ static int64_t side_scratch_bytes(const Model* m, const ModelBatch* batch, Side 
         }
         wide = larger(wide, T * I * X_BYTES + (int64_t)attention_scratch_bytes(&about, m->ops));
     }
-    return T * C * X_BYTES + round_up_64(wide);
+    return (T * C + 2 * turned_values(m, T)) * X_BYTES + round_up_64(wide);
 }
 
 int64_t model_scratch_bytes(const Model* m, const ModelBatch* batch) {

@@ -11,7 +11,8 @@
 
 enum { ENC_TOKENS = 11, DEC_TOKENS = 6 };
 
-const char* const hf_golden_names[HF_GOLDEN_NUM] = {"t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare"};
+const char* const hf_golden_names[HF_GOLDEN_NUM] = {"t5",   "flan",      "byt5",  "umt5",
+                                                    "gpt2", "gpt2_bare", "llama", "qwen2"};
 
 const char* hf_golden_path(const char* name) {
     static char path[256];
@@ -21,7 +22,7 @@ const char* hf_golden_path(const char* name) {
 
 const ModelKind* hf_golden_kind(const char* path) {
     HfConfig config;
-    return hf_config_read(&config, path) && config.type == HF_GPT2 ? &gpt2_kind : &t5_kind;
+    return hf_config_read(&config, path) ? hf_config_kind(&config) : &t5_kind;
 }
 
 bool hf_golden_load(Model* model, const char* path, int begin, int end, bool is_last, OpsContext* ops) {

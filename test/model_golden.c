@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char* const paths[MODEL_NUM_GOLDENS] = {"test/golden/gpt2_small.bin", "test/golden/t5_v10.bin",
-                                                     "test/golden/t5_v11.bin", "test/golden/t5_umt5.bin"};
-enum { GPT2_MAGIC = 20240601, T5_MAGIC = 20191023, HEADER_INTS = 16 };
+static const char* const paths[MODEL_NUM_GOLDENS] = {
+    "test/golden/gpt2_small.bin", "test/golden/t5_v10.bin",    "test/golden/t5_v11.bin",
+    "test/golden/t5_umt5.bin",    "test/golden/llama_own.bin", "test/golden/llama_tied.bin"};
+enum { GPT2_MAGIC = 20240601, T5_MAGIC = 20191023, LLAMA_MAGIC = 20230227, HEADER_INTS = 16 };
 
 static void give_up(const char* path, const char* why) {
     fprintf(stderr,
@@ -41,19 +42,43 @@ static int longest(const int32_t* cu_seqlens, int num_seqs) {
     return most;
 }
 
-static void read_gpt2(ModelGolden* out, const int32_t* h, const char** cursor) {
+// counts: sequences, tokens, rows.
+static void read_one_stack(ModelGolden* out, const int32_t* counts, const char** cursor) {
     ModelBatch* batch = &out->batch;
-    out->config = (ModelConfig){.kind = &gpt2_kind, .max_seq_len = h[1], .vocab = h[2], .num_layers = h[3]};
-    out->config.num_heads = h[4];
-    out->config.channels = h[5];
-    out->config.padded_vocab = h[6];
-    *batch = (ModelBatch){.num_seqs = h[7], .num_tokens = h[8], .num_rows = h[9]};
+    *batch = (ModelBatch){.num_seqs = counts[0], .num_tokens = counts[1], .num_rows = counts[2]};
     batch->cu_seqlens = take(cursor, batch->num_seqs + 1);
     batch->tokens = take(cursor, batch->num_tokens);
     batch->positions = take(cursor, batch->num_tokens);
     batch->rows = take(cursor, batch->num_rows);
     batch->targets = take(cursor, batch->num_rows);
     out->losses = take(cursor, batch->num_rows);
+}
+
+static void read_gpt2(ModelGolden* out, const int32_t* h, const char** cursor) {
+    out->config = (ModelConfig){.kind = &gpt2_kind, .max_seq_len = h[1], .vocab = h[2], .num_layers = h[3]};
+    out->config.num_heads = h[4];
+    out->config.channels = h[5];
+    out->config.padded_vocab = h[6];
+    read_one_stack(out, h + 7, cursor);
+}
+
+static void read_llama(ModelGolden* out, const int32_t* h, const char** cursor) {
+    out->config = (ModelConfig){.kind = &llama_kind,
+                                .max_seq_len = 64,
+                                .vocab = h[1],
+                                .padded_vocab = (h[1] + 127) / 128 * 128,
+                                .channels = h[2],
+                                .num_heads = h[3],
+                                .head_size = h[4],
+                                .ffn_channels = h[5],
+                                .num_layers = h[6],
+                                .num_kv_heads = h[7],
+                                .tied_head = h[8],
+                                .qkv_bias = h[9],
+                                .rope_theta = h[10],
+                                .norm_eps = h[11],
+                                .gated = 1};
+    read_one_stack(out, h + 12, cursor);
 }
 
 // Every decoder token is supervised.
@@ -83,11 +108,13 @@ void model_golden_load(ModelGolden* out, int idx) {
     char* bytes = read_whole(paths[idx], &num_bytes);
     const int32_t* header = (const int32_t*)bytes;
     const char* cursor = bytes + 4 * HEADER_INTS;
-    if (num_bytes < 4 * HEADER_INTS || header[0] != (idx == 0 ? GPT2_MAGIC : T5_MAGIC)) {
+    if (num_bytes < 4 * HEADER_INTS || header[0] != (idx == 0  ? GPT2_MAGIC
+                                                     : idx < 4 ? T5_MAGIC
+                                                               : LLAMA_MAGIC)) {
         give_up(paths[idx], "wrong magic");
     }
     *out = (ModelGolden){.memory = bytes};
-    (idx == 0 ? read_gpt2 : read_t5)(out, header, &cursor);
+    (idx == 0 ? read_gpt2 : idx < 4 ? read_t5 : read_llama)(out, header, &cursor);
     out->batch.max_seq_tokens = longest(out->batch.cu_seqlens, out->batch.num_seqs);
     out->batch.loss_scale = 1.0f / (float)out->batch.num_rows;
     out->logits = take(&cursor, (int64_t)out->batch.num_rows * out->config.vocab);

@@ -1,12 +1,12 @@
 /*
-model_golden.h -- the small models of dev/golden_gpt2.py and golden_t5.py: batch, parameters, and what PyTorch
-and Hugging Face compute.
+model_golden.h -- the small models of dev/golden_gpt2.py, golden_t5.py and golden_llama.py: batch, parameters,
+and what PyTorch and Hugging Face compute.
 */
 #pragma once
 
 #include "../llmc/kinds.h"
 
-enum { MODEL_NUM_GOLDENS = 4 };
+enum { MODEL_NUM_GOLDENS = 6 };
 static const float MODEL_GOLDEN_DROPOUT = 0.25f;
 
 typedef struct {

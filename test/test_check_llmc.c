@@ -83,6 +83,14 @@ static void a_forgotten_share_is_named(void) {
     CHECK(strstr(dynapipe_error(), "the head shared by vocabulary: losses") != NULL);
 }
 
+static void llama_passes(void) {
+    passes(&llama_kind, "llama:l3c32h4g2", 0);
+}
+
+static void qwen2_with_dropout_passes(void) {
+    passes(&llama_kind, "qwen2:l2c32h4g1k16", 0.2F);
+}
+
 static void t5_passes(void) {
     passes(&t5_kind, "t5:l2d3c32h4", 0);
 }
@@ -309,8 +317,9 @@ static void boundaries_change_nothing(void) {
     } models[] = {{&gpt2_kind, "l3c32h4"},
                   {&t5_kind, "t5:l2d2c32h4"},
                   {&t5_kind, "flan-t5:l1d2c32h4"},
-                  {&t5_kind, "umt5:l2d1c32h4"}};
-    for (int i = 0; i < (ON_EMULATOR ? 2 : 4); i++) {
+                  {&t5_kind, "umt5:l2d1c32h4"},
+                  {&llama_kind, "qwen2:l3c32h4g2"}};
+    for (int i = 0; i < (ON_EMULATOR ? 2 : 5); i++) {
         ModelConfig config;
         CHECK(model_parse(&config, models[i].kind, models[i].descriptor, 50, 32));
         if (!ON_EMULATOR) { check_boundaries(&config, 0); }
@@ -333,10 +342,12 @@ int main(int argc, char** argv) {
     CHECK_EQ(dynapipe_use_stream(dp, ops_stream(ops)), 0);
     if (!ON_EMULATOR) {
         RUN(gpt2_passes);
+        RUN(llama_passes);
         RUN(t5_passes);
         RUN(umt5_with_biases_in_every_layer_passes);
     }
     RUN(gpt2_with_dropout_passes);
+    RUN(qwen2_with_dropout_passes);
     RUN(a_forgotten_share_is_named);
     RUN(flan_t5_with_dropout_passes);
     RUN(boundaries_change_nothing);

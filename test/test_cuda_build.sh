@@ -46,6 +46,7 @@ build profiler profile_costscu
 build trainer train_gpt2cu DYNAPIPE=1
 build t5-alone train_t5cu
 build t5-trainer train_t5cu DYNAPIPE=1
+build llama-trainer train_llamacu DYNAPIPE=1
 [ -n "${FULL:-}" ] ||
     build others BACKEND=cuda OTHER_CARDS="80 100" cuda-other-cards
 # Kernels whose values must not depend on which of their instances runs (doc/cuda.md, "The same bits"): ptxas may fuse a product
@@ -55,7 +56,7 @@ build t5-trainer train_t5cu DYNAPIPE=1
     awk '/[.]entry/ { kernel = $0; split("", product) }
          { gsub(/[,;]/, "") }
          $1 == "mul.f32" { product[$2] }
-         $1 ~ /^(add|sub)[.]f32$/ && ($3 in product || $4 in product) && kernel ~ /adamw|gelu|norm_(rows|any)/ { print kernel; n++ }
+         $1 ~ /^(add|sub)[.]f32$/ && ($3 in product || $4 in product) && kernel ~ /adamw|gelu|gated|norm_(rows|any)/ { print kernel; n++ }
          $1 == "fma.rn.f32" { fused++ }
          END { exit n > 0 || fused == 0 }' build/release-cuda-bf16/llmc/cuda/{optimizer,elementwise,norms}.ptx >"$work/fusible.log" 2>&1
     ok $? "the PTX leaves ptxas no sum of a product where bits must be equal" "$work/fusible.log"

@@ -17,8 +17,8 @@ make_emulated() {  # precision, build, target...
     make -s -j2 BACKEND=emu PRECISION="$precision" BUILD="$build" "${@/#/$out/}" >"$work/build.log" 2>&1 ||
         { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
 }
-make_emulated FP32 release train_gpt2-dynapipe train_t5-dynapipe train_gpt2-fault_NO_EVENT cuda_sums cuda_links
-make_emulated BF16 release train_gpt2-dynapipe train_t5-dynapipe profile_costs
+make_emulated FP32 release train_gpt2-dynapipe train_t5-dynapipe train_llama-dynapipe train_gpt2-fault_NO_EVENT cuda_sums cuda_links
+make_emulated BF16 release train_gpt2-dynapipe train_t5-dynapipe train_llama-dynapipe profile_costs
 release=build/release-emu${EMU_ARCH-} cpu=$trainer
 fp32=$release-fp32/train_gpt2 bf16=$release-bf16/train_gpt2
 
@@ -165,6 +165,16 @@ as_on_the_cpu t5-bf16 2e-2 "T5 in bf16, gated, 2 stages x 2 replicas, shared opt
 t5 heads 2 $release-fp32 $pairs -e t5:l2d2c64h2k20f128 --stages 2
 [ $? -eq 1 ] && [ "$(grep -c 'head size 20 ---> on a GPU' "$work/heads.log")" -eq 1 ]
 ok $? "heads that a GPU cannot have: $(grep -om1 'error.*' "$work/heads.log")"
+
+# --- Llama: rotary positions, grouped heads of keys, their cache for answers ---------------------------------------------
+heads="-i $work/data/train.bin -j $work/data/val.bin -e qwen2:l4c64h4g2k32 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 4 --answers 1 -g 6 -s 2
+    --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
+trainer=$build/train_llama-dynapipe run cpu-llama 1 $heads
+trainer=$release-fp32/train_llama-dynapipe run llama 2 $heads --stages 2 --stage-split 2,2 --recompute full
+as_on_the_cpu llama 1e-4 "Llama on two stages, recomputation" cpu-llama
+same_answers llama cpu-llama "Llama on two stages"
+trainer=$release-bf16/train_llama-dynapipe run llama-bf16 4 $heads --stages 2 --stage-split 1.5,2.5 -z 1
+as_on_the_cpu llama-bf16 2e-2 "Llama in bf16, 2 stages x 2 replicas, shared optimizer" cpu-llama
 
 # --- SANITIZE=1: under AddressSanitizer (minutes to build) ---------------------------------------------------------
 if [ -n "${SANITIZE:-}" ]; then

@@ -38,6 +38,7 @@ as_the_trainer() {  # name, tokenizer, program, trainer's arguments...
     same "$name: the trainer's answers" "$work/$name.said" "$work/$name.answers"
 }
 as_the_trainer gpt2 bytes train_gpt2-dynapipe -e l2c64h4 -l 5e-3 --export-hf "$work/gpt2hf"
+as_the_trainer llama bytes train_llama-dynapipe -e llama:l2c64h4g2 -l 5e-3 --export-hf "$work/llamahf"
 as_the_trainer t5 byt5 train_t5-dynapipe -e byt5:l2c64h4 --target-tokens 32 --optimizer adamw-scaled -l 2e-2 --export-hf "$work/hf"
 
 # --- the same model from other places ---------------------------------------------------------------------------------------
@@ -46,6 +47,8 @@ ask "$work/hf" >"$work/hf.said"
 same "Hugging Face's files" "$work/hf.said" "$work/t5.answers"
 "$generate" "$work/gpt2hf" --quiet --max-tokens 24 <"$work/gpt2.asked" >"$work/hf.said" 2>>"$work/err"
 same "Hugging Face's files of bytes" "$work/hf.said" "$work/gpt2.answers"
+"$generate" "$work/llamahf" --quiet --max-tokens 24 <"$work/llama.asked" >"$work/hf.said" 2>>"$work/err"
+same "Hugging Face's files of a Llama" "$work/hf.said" "$work/llama.answers"
 ask "$work/t5/model_00000060.bin" >"$work/file.said"
 same "a model file by its name" "$work/file.said" "$work/t5.answers"
 mkdir "$work/alone" && cp "$work/t5/model_00000060.bin" "$work/alone/m.bin"

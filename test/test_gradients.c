@@ -326,6 +326,14 @@ static void t5_with_biases_in_every_layer_agrees(void) {
     check_model(&t5_kind, "umt5:l4d4c32h4k16f48", told_nothing);
 }
 
+static void llama_agrees(void) {
+    check_model(&llama_kind, "llama:l8c32h4g2k6f48", told_gpt2);
+}
+
+static void tied_llama_with_biases_agrees(void) {
+    check_model(&llama_kind, "qwen2:l4c32h4g1", told_nothing);
+}
+
 // Masks belong to samples: the same gradients however they are grouped, and not those without dropout.
 static void dropout_agrees(void) {
     Case plain = reference(&t5_kind, "t5:l4d4c32h4k16f64"), one = plain;
@@ -409,6 +417,7 @@ static void pieces_agree(void) {
         float dropout;
     } models[] = {{&gpt2_kind, "l8c32h4", 0},
                   {&gpt2_kind, "l8c32h4", 0.1f},
+                  {&llama_kind, "qwen2:l8c32h4g2", 0},
                   {&t5_kind, "t5:l4d8c32h4k16f64", 0},
                   {&t5_kind, "umt5:l4d8c32h4k16f48", 0.1f}};
     max_tokens = LONG_TOKENS, max_targets = LONG_TARGETS;
@@ -467,6 +476,8 @@ int main(int argc, char** argv) {
     RUN(t5_agrees);
     RUN(gated_t5_with_its_own_head_agrees);
     RUN(t5_with_biases_in_every_layer_agrees);
+    RUN(llama_agrees);
+    RUN(tied_llama_with_biases_agrees);
     RUN(dropout_agrees);
     RUN(dense_packs_are_another_loss);
     RUN(pieces_agree);

@@ -25,6 +25,12 @@ goes_on ends 3 6 -o "$work/moved" -y 1 --stages 3 --head vocabulary
 "$build/tools/compare_checkpoints" "$work/moved/model_00000006.bin" "$work/one/model_00000006.bin" 3e-3 >"$work/compare.log"
 ok $? "a run over three placements: $(tail -1 "$work/compare.log")"
 
+trainer=$build/train_llama-dynapipe
+model="-i $work/data/train.bin -e qwen2:l8c32h4g2 -t 128 -d 3000 -x 1 -v 0 -s 0"
+"$build/tools/plain_gradients" "$work/data/train.bin" qwen2:l8c32h4g2 128 3000 42 "$work/plain.bin" || exit 1
+agree llama-vee-vocabulary-zero1-2x2 4 --stages 2 --placement vee --head vocabulary -z 1
+agree llama-half-layers-3x1 3 --stages 3 --stage-split 2.5,2.5,3 --recompute full
+
 trainer=$build/train_t5-dynapipe
 make_data 400 150 byt5
 shape=t5:l4d4c32h4k16f64

@@ -181,6 +181,11 @@ static void wrong_tensors_are_refused(void) {
     REFUSED("t5", DEC_WO ": value 319 is NaN or infinite", .poison = DEC_WO, .poison_value = NAN);
     REFUSED("gpt2", "c_proj.weight: value 1023 is NaN or infinite",
             .poison = "transformer.h.1.mlp.c_proj.weight", .poison_value = INFINITY);
+    REFUSED("llama", "lm_head.weight is missing", .drop = "lm_head.weight");
+    REFUSED("llama", "model.layers.1.self_attn.q_proj.bias is no tensor",
+            .add = "model.layers.1.self_attn.q_proj.bias");
+    REFUSED("qwen2", "model.layers.0.self_attn.k_proj.bias is missing",
+            .drop = "model.layers.0.self_attn.k_proj.bias");
     REFUSED("gpt2", "lm_head.weight differs from transformer.wte.weight", .add = "lm_head.weight",
             .like = "transformer.wte.weight", .factor = 2);
     REFUSED("t5", "encoder.embed_tokens.weight differs from shared.weight",
@@ -269,6 +274,9 @@ static void tensors_decide_whether_the_head_is_tied(void) {
     expect("another", "t5", &(Edit){.add = "lm_head.weight", .like = "shared.weight"}, false, "t5_untied");
     expect("another", "umt5", &(Edit){.add = "lm_head.weight", .like = "shared.weight"}, false,
            "umt5_untied");
+    expect("the same", "qwen2", &(Edit){.add = "lm_head.weight", .like = "model.embed_tokens.weight"}, true,
+           "qwen2");
+    expect("its own", "llama", &(Edit){0}, false, "llama");
     expect("GPT-2's", "gpt2", &(Edit){.add = "lm_head.weight", .like = "transformer.wte.weight"}, true,
            "gpt2");
 }
@@ -297,6 +305,7 @@ static void a_tied_head_without_factor_is_the_embedding(void) {
 static void copies_and_buffers_are_passed_over(void) {
     expect("copy", "t5", &(Edit){.add = "encoder.embed_tokens.weight", .like = "shared.weight"}, true, "t5");
     expect("copy", "t5", &(Edit){.add = "decoder.embed_tokens.weight", .like = "shared.weight"}, true, "t5");
+    expect("angles", "llama", &(Edit){.add = "model.layers.1.self_attn.rotary_emb.inv_freq"}, false, "llama");
     const char* unused = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
     expect("unused", "t5", &(Edit){.add = unused}, true, "t5");
 }

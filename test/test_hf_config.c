@@ -69,6 +69,29 @@ static void fields_have_the_defaults_of_transformers(void) {
     CHECK(config.eos_token == 50256 && config.pad_token == 7 && config.start_token == HF_NO_TOKEN);
 }
 
+// The base of the angles as transformers 4 and 5 have it; TinyLlama's and Qwen2's fields.
+static void llama_and_qwen2_are_read(void) {
+    HfConfig config = parse("{\"model_type\": \"llama\"}");
+    const ModelConfig* shape = &config.shape;
+    CHECK(config.type == HF_LLAMA && shape->vocab == 32000 && shape->channels == 4096);
+    CHECK(shape->num_heads == 32 && shape->num_kv_heads == 32 && shape->head_size == 128);
+    CHECK(shape->ffn_channels == 11008 && shape->num_layers == 32 && shape->max_seq_len == 2048);
+    CHECK(shape->rope_theta == 10000 && shape->norm_eps == 1000 && shape->gated && !shape->tied_head);
+    CHECK(config.bos_token == 1 && config.eos_token == 2 && !shape->qkv_bias && config.dropout == 0);
+    config = parse("{\"model_type\": \"llama\", \"hidden_size\": 2048, \"num_key_value_heads\": 4, "
+                   "\"rms_norm_eps\": 1e-05, \"rope_scaling\": null, \"rope_theta\": 10000.0, "
+                   "\"head_dim\": null, \"attention_bias\": false}");
+    CHECK(shape->num_kv_heads == 4 && shape->head_size == 64 && shape->norm_eps == 10000);
+    config = parse("{\"model_type\": \"qwen2\", \"hidden_size\": 896, \"num_attention_heads\": 14, "
+                   "\"num_key_value_heads\": 2, \"rope_theta\": 1000000.0, \"sliding_window\": 32768, "
+                   "\"use_sliding_window\": false, \"tie_word_embeddings\": true}");
+    CHECK(config.type == HF_QWEN2 && shape->qkv_bias && shape->tied_head && shape->rope_theta == 1000000);
+    CHECK(shape->num_kv_heads == 2 && shape->head_size == 64 && shape->max_seq_len == 32768);
+    config = parse("{\"model_type\": \"qwen2\", \"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": "
+                   "\"default\"}, \"num_key_value_heads\": null}");
+    CHECK(shape->rope_theta == 500000 && shape->num_kv_heads == 32);
+}
+
 static void tokens_are_kept(void) {
     HfConfig config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"eos_token_id\": [2, 5], "
                             "\"bos_token_id\": null, \"dropout_rate\": 0.25}");
@@ -91,6 +114,7 @@ static void check_refused(const char* text, const char* words, int line) {
     }
 }
 #define T5_REFUSED(fields, words) check_refused("{\"model_type\": \"t5\", " fields "}", words, __LINE__)
+#define LLAMA_REFUSED(fields, words) check_refused("{\"model_type\": \"llama\", " fields "}", words, __LINE__)
 #define GPT2_REFUSED(fields, words) check_refused("{\"model_type\": \"gpt2\", " fields "}", words, __LINE__)
 
 static void other_models_are_refused(void) {
@@ -121,6 +145,20 @@ static void other_models_are_refused(void) {
     GPT2_REFUSED("\"scale_attn_weights\": false", "scale_attn_weights is false");
     GPT2_REFUSED("\"add_cross_attention\": true", "add_cross_attention is true");
     GPT2_REFUSED("\"tie_word_embeddings\": false", "tie_word_embeddings is false");
+    LLAMA_REFUSED("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", "rope_scaling: type \"linear\"");
+    LLAMA_REFUSED("\"rope_scaling\": {\"rope_type\": \"llama3\"}", "rope_scaling: type \"llama3\"");
+    LLAMA_REFUSED("\"rope_scaling\": {\"factor\": 2}", "rope_scaling: type \"unknown\"");
+    LLAMA_REFUSED("\"rope_scaling\": 2", "rope_scaling ---> must be an object");
+    LLAMA_REFUSED("\"rope_parameters\": {\"rope_type\": \"yarn\"}", "rope_parameters: type \"yarn\"");
+    LLAMA_REFUSED("\"rope_theta\": 10000.5", "rope_theta is 10000.5");
+    LLAMA_REFUSED("\"rope_theta\": \"10000\"", "rope_theta ---> must be a number");
+    LLAMA_REFUSED("\"rms_norm_eps\": 1e-12", "rms_norm_eps is 1e-12");
+    LLAMA_REFUSED("\"attention_bias\": true", "attention_bias is true");
+    LLAMA_REFUSED("\"mlp_bias\": true", "mlp_bias is true");
+    LLAMA_REFUSED("\"use_sliding_window\": true", "use_sliding_window is true");
+    LLAMA_REFUSED("\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\"");
+    LLAMA_REFUSED("\"architectures\": [\"LlamaForSequenceClassification\"]",
+                  "architectures: LlamaForSequenceClassification");
     GPT2_REFUSED("\"n_inner\": 3000", "n_inner is 3000");
     GPT2_REFUSED("\"n_head\": 7", "n_embd 768 is no multiple of n_head 7");
 }
@@ -156,8 +194,10 @@ static bool same(const HfConfig* a, const HfConfig* b) {
            x->head_size == y->head_size && x->ffn_channels == y->ffn_channels &&
            x->num_buckets == y->num_buckets && x->max_distance == y->max_distance && x->gated == y->gated &&
            x->tied_head == y->tied_head && x->bias_per_layer == y->bias_per_layer &&
-           a->head_scaled == b->head_scaled && a->pad_token == b->pad_token && a->bos_token == b->bos_token &&
-           a->eos_token == b->eos_token && a->start_token == b->start_token && a->dropout == b->dropout;
+           x->num_kv_heads == y->num_kv_heads && x->rope_theta == y->rope_theta &&
+           x->norm_eps == y->norm_eps && x->qkv_bias == y->qkv_bias && a->head_scaled == b->head_scaled &&
+           a->pad_token == b->pad_token && a->bos_token == b->bos_token && a->eos_token == b->eos_token &&
+           a->start_token == b->start_token && a->dropout == b->dropout;
 }
 
 // With a head of its own, and only then: a tied one of ours has the factor, which mT5 has not.
@@ -175,8 +215,9 @@ static void mt5_stays_mt5(void) {
 }
 
 static void what_is_written_is_read_back(void) {
-    static const char* const folders[] = {"hf_t5", "hf_flan", "hf_byt5", "hf_umt5", "hf_gpt2"};
-    for (int i = 0; i < 5; i++) {
+    static const char* const folders[] = {"hf_t5",   "hf_flan",  "hf_byt5", "hf_umt5",
+                                          "hf_gpt2", "hf_llama", "hf_qwen2"};
+    for (int i = 0; i < 7; i++) {
         char path[256];
         HfConfig config, back;
         snprintf(path, sizeof path, "test/golden/%s", folders[i]);
@@ -210,6 +251,7 @@ static void paths_are_told(void) {
 int main(int argc, char** argv) {
     test_seed(argc, argv);
     RUN(fields_have_the_defaults_of_transformers);
+    RUN(llama_and_qwen2_are_read);
     RUN(tokens_are_kept);
     RUN(other_models_are_refused);
     RUN(wrong_types_are_refused);

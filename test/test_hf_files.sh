@@ -36,11 +36,12 @@ same_files() {  # folder, folder: as many, and each the same
     diff -rq "$work/$1" "$work/$2" >"$work/diff.log" && [ -e "$work/$1/model.safetensors" ] && [ -e "$work/$1/config.json" ]
 }
 
-for model in t5 flan byt5 umt5 gpt2; do
+for model in t5 flan byt5 umt5 gpt2 llama qwen2; do
     trainer=$build/train_t5-dynapipe data=data ranks=3 sides="--target-tokens 40"
     case $model in
         byt5) data=bytes ;;
         gpt2) trainer=$build/train_gpt2-dynapipe ranks=2 sides="" ;;
+        llama | qwen2) trainer=$build/train_llama-dynapipe ranks=2 sides="" ;;
     esac
     options="-i $work/$data/train.bin -t 20 $sides -d 600 -v 0 -s 0"
     # shellcheck disable=SC2086
@@ -69,7 +70,7 @@ for model in t5 flan byt5 umt5 gpt2; do
     [ "${on%% *}" = 3 ] && [ "${fresh%% *}" = 1 ] && [ "${on#* }" = "${fresh#* }" ] && [ "${on#* }" != "$(losses $model-on | head -1 | cut -d' ' -f2)" ]
     ok $? "$model: read again after 2 steps, the next loss is the same, bit for bit: $on, $fresh"
     exported $model-converted 1 -e "$work/$model-trained/model_00000002.bin" -x 0
-    if [ $model != gpt2 ]; then  # its data has other tokens, see below
+    if [ -n "$sides" ]; then  # the others' data has other tokens, see below
         same_files $model-trained.hf $model-converted.hf
         ok $? "$model: a checkpoint of our own becomes the same files"
     fi

@@ -11,15 +11,20 @@
 #include "cost_one.h"
 #include "test.h"
 
-enum { GPT2, T5, FLAN, UMT5, LOPSIDED, NUM_CONFIGS };
+enum { GPT2, LLAMA, QWEN2, T5, FLAN, UMT5, LOPSIDED, NUM_CONFIGS };
 static ModelConfig configs[NUM_CONFIGS];
 static OpsContext* ops;
 
 static void configs_are_known(void) {
-    static const char* const descriptors[NUM_CONFIGS] = {"l5c32h2", "t5:l3d3c32h2", "flan-t5:l2d4c32h2k32f72",
-                                                         "umt5:l3d2c32h2", "byt5:l4d1c48h2k16f40"};
+    static const char* const descriptors[NUM_CONFIGS] = {"l5c32h2",
+                                                         "llama:l5c32h4f128",
+                                                         "qwen2:l4c32h4g1k16f192",
+                                                         "t5:l3d3c32h2",
+                                                         "flan-t5:l2d4c32h2k32f72",
+                                                         "umt5:l3d2c32h2",
+                                                         "byt5:l4d1c48h2k16f40"};
     for (int i = 0; i < NUM_CONFIGS; i++) {
-        CHECK(model_parse(&configs[i], i == GPT2 ? &gpt2_kind : &t5_kind, descriptors[i], 250, 64));
+        CHECK(model_parse(&configs[i], models_kind_of(descriptors[i]), descriptors[i], 250, 64));
         if (status_message()[0] != '\0') { printf("     %s\n", status_message()); }
     }
 }
@@ -234,9 +239,9 @@ static void boundaries_are_those_of_the_slices(void) {
 // The rest of what is sent: the embedding's copies, and the biases of a stack.
 static void tied_gradients_are_those_of_the_kind(void) {
     const int64_t wte = 256 * 32 * 4, biases = 32 * 2 * 4;
-    const int64_t tied[NUM_CONFIGS] = {wte, wte, wte, wte, 256 * 48 * 4};
-    const int64_t head[NUM_CONFIGS] = {4 * wte, 4 * wte, 0, 4 * wte, 0};
-    const int64_t stack[NUM_CONFIGS] = {0, biases, biases, 0, biases};
+    const int64_t tied[NUM_CONFIGS] = {wte, 0, wte, wte, wte, wte, 256 * 48 * 4};
+    const int64_t head[NUM_CONFIGS] = {4 * wte, 0, 4 * wte, 4 * wte, 0, 4 * wte, 0};
+    const int64_t stack[NUM_CONFIGS] = {0, 0, 0, biases, biases, 0, biases};
     for (int i = 0; i < NUM_CONFIGS; i++) {
         DynapipeCosts* costs = costs_make(&configs[i], 1);
         CHECK_EQ(costs->model.tied_param_bytes, tied[i]);

@@ -1,4 +1,4 @@
-// Descriptors of both kinds: llm.c's and Hugging Face's sizes, free shapes, and the remedy for everything
+// Descriptors of all kinds: llm.c's and Hugging Face's sizes, free shapes, and the remedy for everything
 // else; T5's header and initial values.
 #include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
@@ -85,6 +85,32 @@ static void sizes_are_hugging_faces(void) {
     }
 }
 
+// Parameter counts of the released checkpoints.
+static void llamas_are_those_released(void) {
+    static const struct {
+        const char* descriptor;
+        int64_t num_params;
+        int max_seq_len, num_kv_heads, rope_theta, norm_eps, qkv_bias;
+    } models[] = {{"llama:7b", 6738415616, 4096, 32, 10000, 10000, 0},
+                  {"llama:13b", 13015864320, 4096, 40, 10000, 10000, 0},
+                  {"tinyllama:1.1b", 1100048384, 2048, 4, 10000, 10000, 0},
+                  {"qwen2:0.5b", 494032768, 32768, 2, 1000000, 1000, 1},
+                  {"qwen2:1.5b", 1543714304, 32768, 2, 1000000, 1000, 1}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        CHECK(models_kind_of(models[i].descriptor) == &llama_kind);
+        const ModelConfig c = parse(&llama_kind, models[i].descriptor, 0);
+        const int64_t padding = (int64_t)(c.padded_vocab - c.vocab) * c.channels;
+        CHECK_EQ(model_num_params(&c) - padding * (c.tied_head ? 1 : 2), models[i].num_params);
+        CHECK_EQ(c.max_seq_len, models[i].max_seq_len);
+        CHECK(c.num_kv_heads == models[i].num_kv_heads && c.rope_theta == models[i].rope_theta);
+        CHECK(c.norm_eps == models[i].norm_eps && c.qkv_bias == models[i].qkv_bias && c.gated);
+    }
+    const ModelConfig c = parse(&llama_kind, "llama:l4c128h4g2k24f100", 0);
+    CHECK(c.num_kv_heads == 2 && c.head_size == 24 && c.ffn_channels == 100 && model_qkv_width(&c) == 192);
+    const ModelConfig plain = parse(&llama_kind, "llama:l4c64h4", 0);
+    CHECK(plain.num_kv_heads == 4 && plain.head_size == 16 && plain.ffn_channels == 176);
+}
+
 static void free_shapes_are_what_they_name(void) {
     static const struct {
         const ModelKind* kind;
@@ -135,22 +161,27 @@ static void the_rest_is_refused_with_a_remedy(void) {
     static const struct {
         const ModelKind* kind;
         const char *words, *descriptors[32];
-    } families[] = {{&gpt2_kind,
-                     "---> use d6 d12",
-                     {"",           "d",        "d13",      "d12x",          "12",
-                      "gpt3:c5140", "gpt3:d12", "c768",     "gpt2:",         "gpt4:d12",
-                      "D12",        "d-12",     "d 12",     "model.bin.txt", "d99999999999999999999",
-                      "l4",         "l4c128",   "l4c128h",  "l0c128h4",      "l4c-1h4",
-                      "l4c128h4 ",  "lc128h4",  "l4h4c128", "l4c128h4x",     "l99999999999c8h1"}},
-                    {&t5_kind,
-                     "---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5:",
-                     {"", "t5", "small", "d12", "gpt2:d12", "T5:small", "t5-small", "x5:small", "t5 :base"}},
-                    {&t5_kind,
-                     "---> use byt5:small byt5:base byt5:large byt5:xl byt5:xxl, or a shape",
-                     {"byt5:", "byt5:xs", "byt5:small ", "byt5:l2", "byt5:l2c64", "byt5:l2c64h",
-                      "byt5:l0c64h4", "byt5:l2c64h4f", "byt5:l2c64h4k", "byt5:l2c64h4f9k8", "byt5:l2h4c64",
-                      "byt5:l-1c8h1", "byt5:l2dc64h4", "byt5:l99999999999c8h1"}}};
-    for (int i = 0; i < 3; i++) {
+    } families[] = {
+        {&gpt2_kind,
+         "---> use d6 d12",
+         {"",           "d",        "d13",      "d12x",          "12",
+          "gpt3:c5140", "gpt3:d12", "c768",     "gpt2:",         "gpt4:d12",
+          "D12",        "d-12",     "d 12",     "model.bin.txt", "d99999999999999999999",
+          "l4",         "l4c128",   "l4c128h",  "l0c128h4",      "l4c-1h4",
+          "l4c128h4 ",  "lc128h4",  "l4h4c128", "l4c128h4x",     "l99999999999c8h1"}},
+        {&t5_kind,
+         "---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5:",
+         {"", "t5", "small", "d12", "gpt2:d12", "T5:small", "t5-small", "x5:small", "t5 :base"}},
+        {&t5_kind,
+         "---> use byt5:small byt5:base byt5:large byt5:xl byt5:xxl, or a shape",
+         {"byt5:", "byt5:xs", "byt5:small ", "byt5:l2", "byt5:l2c64", "byt5:l2c64h", "byt5:l0c64h4",
+          "byt5:l2c64h4f", "byt5:l2c64h4k", "byt5:l2c64h4f9k8", "byt5:l2h4c64", "byt5:l-1c8h1",
+          "byt5:l2dc64h4", "byt5:l99999999999c8h1"}},
+        {&llama_kind, "---> use llama: tinyllama: qwen2:", {"", "llama", "l4c128h4", "llama2:7b", "d12"}},
+        {&llama_kind,
+         "---> use qwen2:0.5b qwen2:1.5b, or a shape",
+         {"qwen2:", "qwen2:7b", "qwen2:l2c64h4k16g2", "qwen2:l2d2c64h4", "qwen2:l2c64h4g"}}};
+    for (int i = 0; i < 5; i++) {
         for (int k = 0; families[i].descriptors[k] != NULL; k++) {
             fails_with(families[i].kind, families[i].descriptors[k], 0, 0, families[i].words);
         }
@@ -174,6 +205,9 @@ static void the_rest_is_refused_with_a_remedy(void) {
     fails_with(&t5_kind, "t5:small", -1, 0, "vocabulary -1 ---> must be");
     fails_with(&t5_kind, "t5:small", 0, -7, "longest sequence -7 ---> must be");
     fails_with(&t5_kind, "t5:small", 2147483647, 0, "vocabulary 2147483647 ---> must be");
+    fails_with(&llama_kind, "llama:l1c64h4g3", 0, 0, "4 heads of queries, 3 of keys ---> ");
+    fails_with(&llama_kind, "llama:l1c60h4k15", 0, 0, "head size 15, feed-forward gated ---> must be even");
+    fails_with(&llama_kind, "llama:l1c1024h2", 0, 0, "head size 512 ---> must be 1 to 256");
     ModelConfig config = parse(&t5_kind, "t5:small", 0);
     config.num_buckets = 31;
     CHECK(!model_check(&config, "file") &&
@@ -185,20 +219,20 @@ static void the_rest_is_refused_with_a_remedy(void) {
 }
 
 static void headers_carry_all_of_it(void) {
-    const char* descriptors[] = {"t5:l2d3c64h4k24f100", "byt5:small", "umt5:l1c8h1"};
-    for (int i = 0; i < 3; i++) {
-        const ModelConfig config = parse(&t5_kind, descriptors[i], 250);
+    const char* descriptors[] = {"t5:l2d3c64h4k24f100", "byt5:small", "umt5:l1c8h1", "llama:l1c8h2g1",
+                                 "qwen2:l1c8h2"};
+    for (int i = 0; i < 5; i++) {
+        const ModelKind* kind = models_kind_of(descriptors[i]);
+        const ModelConfig config = parse(kind, descriptors[i], 250);
         int32_t header[256] = {0};
         ModelConfig back = {0};
         model_to_header(header, &config);
-        model_from_header(&back, &t5_kind, header);
-        back.kind = &t5_kind;
+        model_from_header(&back, kind, header);
         ModelDifference difference;
         CHECK(model_config_equal(&back, &config, &difference));
         CHECK_EQ(back.max_seq_len, config.max_seq_len);
-        header[12]++;
-        model_from_header(&back, &t5_kind, header);
-        back.kind = &t5_kind;
+        header[kind == &t5_kind ? 12 : 17]++;
+        model_from_header(&back, kind, header);
         CHECK(!model_config_equal(&back, &config, &difference));
     }
     char text[100];
@@ -264,6 +298,7 @@ int main(void) {
     ops = ops_create(0);
     RUN(tables_are_llmcs);
     RUN(sizes_are_hugging_faces);
+    RUN(llamas_are_those_released);
     RUN(free_shapes_are_what_they_name);
     RUN(families_differ);
     RUN(the_rest_is_refused_with_a_remedy);

@@ -71,7 +71,9 @@ static void are_those_of_the_tensors(void) {
                   {&gpt2_kind, "l3c64h4"},
                   {&t5_kind, "t5:small"},
                   {&t5_kind, "flan-t5:base"},
-                  {&t5_kind, "byt5:l2d5c64h4k8f96"}};
+                  {&t5_kind, "byt5:l2d5c64h4k8f96"},
+                  {&llama_kind, "tinyllama:1.1b"},
+                  {&llama_kind, "qwen2:l3c64h4g2k32"}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const ModelConfig config = parse(models[i].kind, models[i].descriptor);
         const Drawn drawn = draw(config.kind->has_decoder);

@@ -16,7 +16,7 @@ static OpsContext* ops;
 static Rng rng;
 static char directory[] = "/tmp/test_model_part_XXXXXX";
 
-enum { NUM_KINDS = 4, ROUNDS = 24, MAX_RANKS = 8 };
+enum { NUM_KINDS = 6, ROUNDS = 24, MAX_RANKS = 8 };
 
 static ModelConfig config_of(int k) {
     static const struct {
@@ -25,7 +25,9 @@ static ModelConfig config_of(int k) {
     } kinds[NUM_KINDS] = {{&gpt2_kind, "l4c12h3"},
                           {&t5_kind, "t5:l2d3c16h2k8f24"},
                           {&t5_kind, "flan-t5:l2d2c16h2k8f24"},
-                          {&t5_kind, "umt5:l1d2c16h2k8f24"}};
+                          {&t5_kind, "umt5:l1d2c16h2k8f24"},
+                          {&llama_kind, "llama:l3c16h4g2"},
+                          {&llama_kind, "qwen2:l2c12h3g1k8f24"}};
     ModelConfig config;
     if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, 131, 20)) {
         printf("%s\n", status_message());

@@ -207,11 +207,14 @@ static void dlayernorm_reference(Case* c) {
     c->a[1].tolerance = c->a[2].tolerance = weight_tolerance(c);
 }
 
+static float rms_eps(const Case* c) {
+    return c->i % 2 == 0 ? 1e-6f : 1e-5f;
+}
 static void rms_rows(Case* c, double* out, double* rstd, const double* x, const double* w) {
     for (int t = 0; t < c->T; t++, x += c->C, out += c->C) {
         double squares = 0.0;
         for (int k = 0; k < c->C; k++) { squares += x[k] * x[k] / c->C; }
-        rstd[t] = 1.0 / sqrt(squares + 1e-6);
+        rstd[t] = 1.0 / sqrt(squares + (double)rms_eps(c));
         for (int k = 0; k < c->C; k++) { out[k] = x[k] * rstd[t] * w[k] * (double)c->scale; }
     }
 }
@@ -233,7 +236,7 @@ static void rmsnorm_make(Case* c) {
     in_x(c, (size_t)c->C, 1.0);
 }
 static void rmsnorm_call(const Case* c, OpsContext* context) {
-    rmsnorm_forward(AX(0), AF(1), AX(2), AX(3), c->scale, c->T, c->C, context);
+    rmsnorm_forward(AX(0), AF(1), AX(2), AX(3), c->scale, rms_eps(c), c->T, c->C, context);
 }
 static void rmsnorm_reference(Case* c) {
     rms_rows(c, R(0), R(1), R(2), R(3));
@@ -249,7 +252,8 @@ static void residual_rmsnorm_make(Case* c) {
     in_x(c, T * C, 1.0), in_x(c, C, 1.0);
 }
 static void residual_rmsnorm_call(const Case* c, OpsContext* context) {
-    residual_rmsnorm_forward(AX(0), AX(1), AF(2), AX(3), AX(4), AX(5), c->scale, c->T, c->C, context);
+    residual_rmsnorm_forward(AX(0), AX(1), AF(2), AX(3), AX(4), AX(5), c->scale, rms_eps(c), c->T, c->C,
+                             context);
 }
 static void residual_rmsnorm_reference(Case* c) {
     written_sum(R(0), R(3), R(4), c->a[0].n);
@@ -269,7 +273,7 @@ static void drmsnorm_make(Case* c) {
     for (size_t t = 0; t < T; t++) {
         double squares = 0.0;
         for (size_t k = 0; k < C; k++) { squares += pow((double)inp->host[t * C + k], 2.0) / (double)C; }
-        rstd->host[t] = (float)(1.0 / sqrt(squares + 1e-6));
+        rstd->host[t] = (float)(1.0 / sqrt(squares + (double)rms_eps(c)));
     }
 }
 static void drmsnorm_call(const Case* c, OpsContext* context) {
@@ -288,7 +292,7 @@ static void drmsnorm_reference(Case* c) {
         const double *x = R(4) + t * c->C, *d = R(3) + t * c->C;
         double squares = 0.0, mean = 0.0;
         for (int k = 0; k < c->C; k++) { squares += x[k] * x[k] / c->C; }
-        const double rstd = 1.0 / sqrt(squares + 1e-6), scale = (double)c->scale;
+        const double rstd = 1.0 / sqrt(squares + (double)rms_eps(c)), scale = (double)c->scale;
         for (int k = 0; k < c->C; k++) {
             R(1)[k] += d[k] * scale * x[k] * rstd;
             mean += d[k] * scale * R(5)[k] * x[k] * rstd / c->C;
@@ -565,6 +569,114 @@ static void dgated_reference(Case* c) {
     c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
 }
 
+static double silu(double x) {
+    return x / (1.0 + exp(-x));
+}
+static double silu_slope(double x) {
+    const double s = 1.0 / (1.0 + exp(-x));
+    return s + x * s * (1.0 - s);
+}
+static void silu_make(Case* c) {
+    gated_make(c);
+}
+static void silu_call(const Case* c, OpsContext* context) {
+    gated_silu_forward(AX(0), AX(1), c->T, c->C, context);
+}
+static void silu_reference(Case* c) {
+    double* most = most_of(c, 0);
+    for (size_t i = 0; i < c->a[0].n; i++) {
+        const double a = R(1)[gate_of(c, i)], b = R(1)[gate_of(c, i) + (size_t)c->C];
+        R(0)[i] = silu(a) * b, most[i] = gelu_most(fmin(fabs(a), 88.0), R(0)[i]);
+    }
+}
+static void dsilu_make(Case* c) {
+    dgated_make(c);
+}
+static void dsilu_call(const Case* c, OpsContext* context) {
+    gated_silu_backward(AX(0), AX(1), AX(2), c->T, c->C, context);
+}
+static double dsilu_loss(Case* c) {
+    double loss = 0.0;
+    for (size_t i = 0; i < c->a[1].n; i++) {
+        loss += R(1)[i] * silu(R(2)[gate_of(c, i)]) * R(2)[gate_of(c, i) + (size_t)c->C];
+    }
+    return loss;
+}
+static void dsilu_reference(Case* c) {
+    for (size_t i = 0; i < c->a[1].n; i++) {
+        const size_t at = gate_of(c, i), other = at + (size_t)c->C;
+        R(0)[at] = R(1)[i] * R(2)[other] * silu_slope(R(2)[at]), R(0)[other] = R(1)[i] * silu(R(2)[at]);
+    }
+    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
+}
+
+// --- rotary positions --------------------------------------------------------------------------------------
+static Rope rope_about(const Case* c) {
+    static const Rope chosen[] = {{4, 2, 8, 10000},    {3, 3, 16, 500000}, {8, 1, 32, 10000},
+                                  {6, 3, 64, 1000000}, {5, 1, 2, 10000},   {2, 1, 256, 10000}};
+    return chosen[(c->i + 6) % 6];
+}
+static size_t rope_width(const Case* c, bool is_wide) {
+    const Rope about = rope_about(c);
+    return (size_t)((is_wide ? 3 * about.num_heads : about.num_heads + 2 * about.num_kv_heads) *
+                    about.head_size);
+}
+static void rope_arrays(Case* c, bool is_backward) {
+    static const int tokens[] = {3, 0, 1, 40, 7, 130};
+    c->T = c->i < 5 ? tokens[c->i + 1] : between(1, 60);
+    out_x(c, (size_t)c->T * rope_width(c, !is_backward));
+    in_x(c, (size_t)c->T * rope_width(c, is_backward), 1.0);
+    in_i(c, (size_t)c->T, c->i % 2 == 0 ? 4000 : 50);
+}
+static void rope_make(Case* c) {
+    rope_arrays(c, false);
+}
+static void drope_make(Case* c) {
+    rope_arrays(c, true);
+}
+static void rope_call(const Case* c, OpsContext* context) {
+    const Rope about = rope_about(c);
+    rope_forward(AX(0), AX(1), AI(2), &about, c->T, context);
+}
+static void drope_call(const Case* c, OpsContext* context) {
+    const Rope about = rope_about(c);
+    rope_backward(AX(0), AX(1), AI(2), &about, c->T, context);
+}
+// wide = narrow turned and repeated, or narrow += the transposed map of wide.
+static void rope_map(const Case* c, double* wide, double* narrow, bool is_backward) {
+    const Rope x = rope_about(c);
+    const int HS = x.head_size, group = x.num_heads / x.num_kv_heads;
+    for (int t = 0; t < c->T; t++) {
+        for (int h = 0; h < 3 * x.num_heads; h++) {
+            const int part = h / x.num_heads, head = h % x.num_heads;
+            const int from = part == 0 ? head : x.num_heads + (part - 1) * x.num_kv_heads + head / group;
+            double* w = wide + (size_t)t * rope_width(c, true) + (size_t)(h * HS);
+            double* n = narrow + (size_t)t * rope_width(c, false) + (size_t)(from * HS);
+            for (int k = 0; k < HS / 2; k++) {
+                const float rate = (float)pow(x.theta, -2.0 * k / HS), angle = (float)INTS(2)[t] * rate;
+                const double cosine = part == 2 ? 1.0 : cos((double)angle);
+                const double sine = part == 2 ? 0.0 : sin((double)angle);
+                if (is_backward) {
+                    n[k] += w[k] * cosine + w[k + HS / 2] * sine;
+                    n[k + HS / 2] += w[k + HS / 2] * cosine - w[k] * sine;
+                } else {
+                    w[k] = n[k] * cosine - n[k + HS / 2] * sine;
+                    w[k + HS / 2] = n[k + HS / 2] * cosine + n[k] * sine;
+                }
+            }
+        }
+    }
+}
+static void rope_reference(Case* c) {
+    rope_map(c, R(0), R(1), false);
+    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
+}
+static void drope_reference(Case* c) {
+    for (size_t i = 0; i < c->a[0].n; i++) { R(0)[i] = 0.0; }
+    rope_map(c, R(1), R(0), true);
+    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
+}
+
 static void residual_make(Case* c) {
     elementwise_shape(c);
     const size_t n = (size_t)(c->T * c->C);
@@ -812,6 +924,11 @@ static const Op elementwise[] = {
     {OP("gated_gelu_forward", gated), SAME_ANYWHERE},
     {OP("gated_gelu_backward", dgated), .loss = dgated_loss, .grads = {{2, 0}}, .aliases = {{0, 2}},
      SAME_ANYWHERE},
+    {OP("gated_silu_forward", silu), SAME_ANYWHERE},
+    {OP("gated_silu_backward", dsilu), .loss = dsilu_loss, .grads = {{2, 0}}, .aliases = {{0, 2}},
+     SAME_ANYWHERE},
+    {OP("rope_forward", rope), SAME_ANYWHERE},
+    {OP("rope_backward", drope), SAME_ANYWHERE},
     {OP("residual_forward", residual), .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
     {OP("dropout_apply", dropout), .aliases = {{0, 1}}, SAME_ANYWHERE},
     {OP("copy, values_to_floats", copy)},
@@ -1108,7 +1225,7 @@ static void a_norm_of_a_written_sum_is_the_fused_one(void) {
         rms ? residual_rmsnorm_call(c, ops) : residual_layernorm_call(c, ops);
         float *out = array_download(&c->a[1]), *rstd = array_download(&c->a[rms ? 2 : 3]);
         if (rms) {
-            rmsnorm_forward(AX(1), AF(2), AX(0), AX(5), c->scale, c->T, c->C, ops);
+            rmsnorm_forward(AX(1), AF(2), AX(0), AX(5), c->scale, rms_eps(c), c->T, c->C, ops);
         } else {
             layernorm_forward(AX(1), AF(2), AF(3), AX(0), AX(6), AX(7), c->T, c->C, ops);
         }

@@ -15,7 +15,7 @@ for tool in mpicc mpirun ${needs:-}; do
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 done
-if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/train_t5-dynapipe" "$build/train_t5" "$build/prepare_data" "$build/profile_costs" "$build/dev/make_tasks" \
+if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/train_t5-dynapipe" "$build/train_t5" "$build/train_llama-dynapipe" "$build/prepare_data" "$build/profile_costs" "$build/dev/make_tasks" \
         "$build/tools/plain_gradients" "$build/tools/compare_checkpoints" >"$work/build.log" 2>&1; then
     cat "$work/build.log"
     exit 1

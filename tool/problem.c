@@ -516,6 +516,7 @@ static void analytic_costs(CostModel* out, const ModelConfig* config, bool by_bl
                           .num_dec_layers = config->num_dec_layers,
                           .head_size = config->head_size,
                           .ffn_channels = config->ffn_channels,
+                          .num_kv_heads = config->num_kv_heads,
                           .gated = config->gated,
                           .tied_head = config->tied_head,
                           .channels = config->channels,
@@ -554,8 +555,10 @@ static Status take_signature(ModelConfig* config, const char* path, int32_t give
     const char* theirs = line != NULL ? line + strlen("\nsignature ") : "";
     const char* end = theirs + strcspn(theirs, "\n");
     const char* vocab = strstr(theirs, " Vp ");
-    bool is_known = (strncmp(theirs, "gpt2 ", 5) == 0 || strncmp(theirs, "t5 ", 3) == 0) && vocab != NULL &&
-                    vocab < end && sscanf(vocab, " Vp %d", &padded_vocab) == 1 && padded_vocab > 0;
+    bool is_known = (strncmp(theirs, "gpt2 ", 5) == 0 || strncmp(theirs, "t5 ", 3) == 0 ||
+                     strncmp(theirs, "llama ", 6) == 0) &&
+                    vocab != NULL && vocab < end && sscanf(vocab, " Vp %d", &padded_vocab) == 1 &&
+                    padded_vocab > 0;
     models_signature(ours, sizeof ours, config);
     int shape_chars = is_known ? (int)(vocab - theirs) : 0;
     bool same = (int)strlen(ours) == shape_chars && strncmp(ours, theirs, (size_t)shape_chars) == 0;
@@ -579,8 +582,7 @@ static Status take_signature(ModelConfig* config, const char* path, int32_t give
 
 static Status model_config(ModelConfig* out, const ProblemOptions* options, int32_t vocab) {
     const char* shape = options->model != NULL ? options->model : "d12";
-    bool is_known = models_is_t5(shape) ? model_parse(out, &t5_kind, shape, vocab, options->max_tokens)
-                                        : model_parse(out, &gpt2_kind, shape, vocab, options->max_tokens);
+    bool is_known = model_parse(out, models_kind_of(shape), shape, vocab, options->max_tokens);
     char why[400];
     snprintf(why, sizeof why, "%s", is_known ? "" : status_message());
     return is_known ? STATUS_OK : FAIL(STATUS_BAD_OPTION, "--model: %s", why);

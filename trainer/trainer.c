@@ -541,9 +541,7 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
     ModelDifference difference;
     ModelSource source = source_of(model);
     bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len);
-    if (known && config->kind->has_decoder) {
-        asked.tied_head = config->tied_head;
-    }  // a file's tensors decide
+    if (known) { asked.tied_head = config->tied_head; }  // a file's tensors decide
     bool same = known && model_config_equal(&asked, config, &difference);
     t->has_like = same && source == MODEL_HF;
     t->warned_of_model = !same && model != t->kind->usual;
@@ -562,7 +560,7 @@ static void check_fits(Trainer* t, const ModelConfig* config, const char* path) 
             "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
             tail, config->vocab, t->info.vocab);
     }
-    // positions are parameters of GPT-2's; T5's are distances
+    // positions are parameters of GPT-2's, and Llama's are trained so far; T5's are distances
     if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
         die(t, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d", tail, config->max_seq_len,
             t->flags.seq_tokens, config->max_seq_len);

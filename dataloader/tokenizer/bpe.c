@@ -17,6 +17,13 @@
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+|" \
     "[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
 
+// Qwen2's: digits one by one, line ends with what is before them, contractions in capitals.
+#define QWEN2_PATTERN(s, not_s, rest)                                             \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" rest \
+    "\\p{L}\\p{N}]+[\\r\\n]*|" s "*[\\r\\n]+|" s "+(?!" not_s ")|" s "+"
+#define QWEN2_SPLIT_PATTERN QWEN2_PATTERN("[" SPACES "]", "[^" SPACES "]", SPACES)
+static const char qwen2_regex[] = QWEN2_PATTERN("\\s", "\\S", "\\s");  // as tokenizer.json has it
+
 enum {
     MAX_TOKEN_BYTES = 255,
     ALPHABET_CHARS = 324,
@@ -51,6 +58,7 @@ struct Bpe {
     Arena arena;                  // memory of the two
     Merge* merges;                // hash table by pair, linear probing
     uint32_t merge_mask;          // slots - 1, a power of two minus one
+    bool is_qwen2;                // splits as Qwen2 does
     pcre2_code* split;
     pcre2_match_data* match;
     CacheEntry* cache;  // [CACHE_SLOTS], a word in the slot of its hash
@@ -211,9 +219,10 @@ static Status load_merges(Bpe* bpe, const json_t* root, const VocabFile* table) 
 
 // --- tokenizer.json --------------------------------------------------------------------------------------
 
-#define AS_GPT2                                                                                          \
-    "---> of tokenizer.json, only GPT-2's byte-level BPE works; else put vocab.json and merges.txt, or " \
-    "spiece.model, into the folder of --tokenizer"
+#define AS_GPT2                                                                                      \
+    "---> of tokenizer.json, only GPT-2's and Qwen2's byte-level BPE work; else put vocab.json and " \
+    "merges.txt, "                                                                                   \
+    "or spiece.model, into the folder of --tokenizer"
 
 // What else the file must say: a part, its field (NULL: the part itself), and the values allowed as JSON, "|"
 // between them. A missing value is null.
@@ -233,8 +242,24 @@ static const struct {
     {"post_processor", "type", "null|\"ByteLevel\""},
 };
 
-static Status check_rules(const json_t* root, const char* path) {
+// Qwen2's normalizer and pre-tokenizer, instead of those in the rules.
+static bool splits_as_qwen2(json_t* root) {
+    const char *normalizer, *list, *first, *regex, *behavior, *second;
+    int inverts, has_prefix, splits_again;
+    return json_unpack(root, "{s:{s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, {s:s, s:b, s:b}!]}}",
+                       "normalizer", "type", &normalizer, "pre_tokenizer", "type", &list, "pretokenizers",
+                       "type", &first, "pattern", "Regex", &regex, "behavior", &behavior, "invert", &inverts,
+                       "type", &second, "add_prefix_space", &has_prefix, "use_regex", &splits_again) == 0 &&
+           strcmp(normalizer, "NFC") == 0 && strcmp(list, "Sequence") == 0 && strcmp(first, "Split") == 0 &&
+           strcmp(regex, qwen2_regex) == 0 && strcmp(behavior, "Isolated") == 0 && !inverts &&
+           strcmp(second, "ByteLevel") == 0 && !has_prefix && !splits_again;
+}
+
+static Status check_rules(const json_t* root, bool is_qwen2, const char* path) {
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        const bool is_split =
+            strcmp(rules[i].part, "normalizer") == 0 || strcmp(rules[i].part, "pre_tokenizer") == 0;
+        if (is_qwen2 && is_split) { continue; }
         const json_t* value = json_object_get(root, rules[i].part);
         if (rules[i].field != NULL) { value = json_object_get(value, rules[i].field); }
         char* text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
@@ -256,19 +281,25 @@ static Status check_rules(const json_t* root, const char* path) {
     return STATUS_OK;
 }
 
-// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts:
-// only end-of-text may be one, which texts do not contain.
+// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts
+// by others: of GPT-2 only end-of-text may be one, which texts do not contain; Qwen2's follow its vocabulary,
+// and text that spells one stays text.
 static Status load_json(Bpe* bpe, json_t* root, const char* path) {
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     const json_t *merges = json_object_get(model, "merges"), *merge, *token;
     size_t i;
-    TRY(check_rules(root, path));
+    bpe->is_qwen2 = splits_as_qwen2(root);
+    TRY(check_rules(root, bpe->is_qwen2, path));
     if (!json_is_object(vocab) || !json_is_array(merges)) {
         return FAIL(STATUS_BAD_FORMAT, "%s: model.%s " AS_GPT2, path,
                     json_is_object(vocab) ? "merges is no list" : "vocab is no object {\"token\": id, ...}");
     }
     json_array_foreach(json_object_get(root, "added_tokens"), i, token) {
         const char* content = json_string_value(json_object_get(token, "content"));
+        if (content != NULL && bpe->is_qwen2) {
+            json_object_set(vocab, content, json_object_get(token, "id"));
+            continue;
+        }
         if (content != NULL && strcmp(content, BPE_EOT_TEXT) == 0) { continue; }
         return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens[%zu] is \"%.60s\", not " BPE_EOT_TEXT " " AS_GPT2,
                     path, i, content != NULL ? content : "no string");
@@ -291,7 +322,8 @@ static Status load_json(Bpe* bpe, json_t* root, const char* path) {
 static Status compile_split(Bpe* bpe) {
     int error;
     PCRE2_SIZE offset;
-    bpe->split = pcre2_compile((PCRE2_SPTR)SPLIT_PATTERN, PCRE2_ZERO_TERMINATED,
+    const char* pattern = bpe->is_qwen2 ? QWEN2_SPLIT_PATTERN : SPLIT_PATTERN;
+    bpe->split = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
     if (bpe->split == NULL) {
         return FAIL(STATUS_BAD_FORMAT,

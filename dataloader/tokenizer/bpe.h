@@ -1,5 +1,5 @@
 /*
-bpe.h -- text to tokens: exactly GPT-2's byte-level byte-pair encoding.
+bpe.h -- text to tokens: exactly GPT-2's byte-level byte-pair encoding, or Qwen2's.
 
     text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
 
@@ -9,7 +9,9 @@ U+0100, U+0101 ... ("Ġ", U+0120, is the blank). All checks of the tables happen
 
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
-"<|endoftext|>" inside a text is ordinary text; bpe_encode never returns the end-of-text token.
+"<|endoftext|>" inside a text is ordinary text; bpe_encode never returns the end-of-text token. Qwen2 splits
+by another pattern, and its tokenizer composes characters first (NFC), which is left out here: text that is
+not in NFC, as nearly all is, gets other tokens.
 
 Cost: a cached word is one look-up; another of n bytes O(n log n). Encoding writes the cache, so one thread
 per Bpe; everything else is read-only.
@@ -31,9 +33,9 @@ typedef struct {
     int64_t num_tokens, capacity;
 } BpeTokens;
 
-// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2, which has both. Other
-// features (Unigram, other splits, normalizers ...) are refused by field; what does not affect encoding is
-// ignored. Messages name file, and token or line.
+// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2 or Qwen2, which has both.
+// Other features (Unigram, other splits, normalizers ...) are refused by field; what does not affect encoding
+// is ignored. Messages name file, and token or line.
 Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges);
 void bpe_close(Bpe* bpe);  // NULL is allowed
 

@@ -146,11 +146,14 @@ static Status take_pieces(Tokenizer* t, const char* name) {
     int32_t extra_ids = t->options.extra_ids;
     bool has_own = t->library->find(t->pieces, "<extra_id_0>") >= 0 ||
                    t->library->find(t->pieces, "\xe2\x96\x81<extra_id_0>") >= 0;  // mT5
-    if (extra_ids < 0) { extra_ids = t->options.extra_ids = has_own ? 0 : T5_SENTINELS; }
     t->vocab.tokenizer = TOKENIZER_SENTENCEPIECE;
     t->vocab.eot_token = t->library->eos_token(t->pieces);
     t->vocab.pad_token = t->library->pad_token(t->pieces);
-    t->vocab.input_end = INPUT_END_EOT;
+    // Llama's has no padding, for no answer begins with it, and no sentinels
+    const bool is_llama = t->vocab.pad_token < 0;
+    if (extra_ids < 0 && is_llama) { extra_ids = t->options.extra_ids = 0; }
+    if (extra_ids < 0) { extra_ids = t->options.extra_ids = has_own ? 0 : T5_SENTINELS; }
+    t->vocab.input_end = is_llama ? INPUT_END_NEWLINE : INPUT_END_EOT;
     if (t->vocab.eot_token < 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: no piece </s> to end a text with ---> use a model as of T5",
                     name);
@@ -290,22 +293,28 @@ Status tokenizer_save(const Tokenizer* t, const char* folder) {
 
 static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerChoice choice) {
     *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1};
+    bool is_there = true;
     for (int i = 0; i < 2 && file_names[choice][i] != NULL; i++) {
         snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, file_names[choice][i]);
-        if (access(f->paths[i], R_OK) != 0) { return false; }
+        is_there = is_there && access(f->paths[i], R_OK) == 0;
     }
-    return true;
+    if (is_there || choice != CHOICE_SENTENCEPIECE) { return is_there; }
+    snprintf(f->paths[0], sizeof f->paths[0], "%s/tokenizer.model", folder);  // Llama's name of it
+    return access(f->paths[0], R_OK) == 0;
 }
 
-// Hugging Face's files of ByT5 have no vocabulary, only its class name. If a folder has files of several
-// tokenizers, data.json selects.
-static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, bool is_byt5) {
+// Hugging Face's files of ByT5 have no vocabulary, only its class name; of Qwen2's only tokenizer.json has
+// all. If a folder has files of several tokenizers, data.json selects.
+static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerClass class_name) {
     SampleTokenizer kind = f->data.vocab.tokenizer;
     if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
     if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
     if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
+    if (class_name == TOKENIZER_CLASS_QWEN2) { return find(f, out, folder, CHOICE_HF); }
     if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
-    if (kind == TOKENIZER_UNKNOWN && is_byt5) { return find(f, out, folder, CHOICE_BYT5); }
+    if (kind == TOKENIZER_UNKNOWN && class_name == TOKENIZER_CLASS_BYT5) {
+        return find(f, out, folder, CHOICE_BYT5);
+    }
     return find(f, out, folder, CHOICE_HF);
 }
 
@@ -339,14 +348,14 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
         options.choice = folder[3] == '5' ? CHOICE_BYT5 : CHOICE_BYTES;
         return tokenizer_open(&f->tokenizer, &options);
     }
-    bool is_byt5 = tokenizer_config_read(folder, &of_config);
+    const TokenizerClass class_name = tokenizer_config_read(folder, &of_config);
     TRY(data_json_read(&f->data, folder, &has_data));
-    if (!choose(f, &options, folder, is_byt5)) {
-        return FAIL(
-            STATUS_IO,
-            "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model; vocab.json "
-            "and merges.txt; tokenizer.json), or the folder of the data; or bytes, or byt5",
-            folder);
+    if (!choose(f, &options, folder, class_name)) {
+        return FAIL(STATUS_IO,
+                    "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model or "
+                    "tokenizer.model; vocab.json and merges.txt; tokenizer.json), or the folder of the data; "
+                    "or bytes, or byt5",
+                    folder);
     }
     options.extra_ids = extra_ids >= 0 ? extra_ids : of_config;
     TRY(open_files(f, &options, folder));

@@ -5,10 +5,11 @@ tokenizer.h -- text to tokens by one of several tokenizers.
     gpt2           byte-level BPE (bpe.h)                                        vocab.json and merges.txt
     byt5           the byte + 3; 0 padding, 1 </s>, 2 <unk>; 125 sentinels       nothing to read
     sentencepiece  pieces as in T5 (spiece.h), and sentinels after them         spiece.model
-    hf             the same as gpt2                                              tokenizer.json
+                   pieces as in Llama, without sentinels                         tokenizer.model
+    hf             the same as gpt2, or Qwen2's BPE                              tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
-text that spells one ("</s>", "<extra_id_0>") stays text.
+text that spells one ("</s>", "<extra_id_0>") stays text. Llama's <s> is not put before texts.
 
 T5's sentinels <extra_id_0> ... are ids that replace spans of text. T5 counts them from the end (<extra_id_0>
 is the last id, 32099), ByT5's tokenizer in transformers upwards from 259. They are part of the vocabulary;

@@ -83,9 +83,9 @@ typedef enum { WIDE, BYTES, FLOPS } Unit;
     DO(gelu_forward, WIDE, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))                 \
     DO(gelu_backward, WIDE, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))      \
     DO(rmsnorm_forward, WIDE, 2 * X * TC + 4.0 * W->T,                                                       \
-       rmsnorm_forward(W->x4a, W->rstd, W->x4b, W->bias, 1.0f, W->T, W->C, W->ops))                          \
+       rmsnorm_forward(W->x4a, W->rstd, W->x4b, W->bias, 1, 0, W->T, W->C, W->ops))                          \
     DO(residual_rmsnorm_forward, WIDE, 4 * X * TC + 4.0 * W->T,                                              \
-       residual_rmsnorm_forward(W->x4a, W->x4b, W->rstd, W->x4c, W->x4d, W->bias, 1.0f, W->T, W->C, W->ops)) \
+       residual_rmsnorm_forward(W->x4a, W->x4b, W->rstd, W->x4c, W->x4d, W->bias, 1, 0, W->T, W->C, W->ops)) \
     DO(rmsnorm_backward, WIDE, 4 * X * TC + 4.0 * W->T,                                                      \
        rmsnorm_backward(W->x4a, W->f_bias, W->x4b, W->x4c, W->x4d, W->bias, W->rstd, 1.0f, W->T, W->C,       \
                         W->ops))                                                                             \

@@ -124,7 +124,7 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
                          int target_tokens) {
     ModelConfig config;
     bool tiny = bench_tiny(bench);
-    const ModelKind* kind = strchr(descriptor, ':') != NULL ? &t5_kind : &gpt2_kind;
+    const ModelKind* kind = models_kind_of(descriptor);
     if (!model_parse(&config, kind, descriptor, tiny ? 300 : 0, seq_tokens)) {
         fprintf(stderr, "cuda_bench_steps: --models: %s\n", status_message());
         exit(EXIT_FAILURE);

@@ -1063,49 +1063,59 @@ static void tied_costs(CostModel* out, const CostAnalytic* a, int64_t num_values
     out->tied_head_state_bytes = tied_head ? out->head_state_bytes : 0;
 }
 
-// A forward keeps one layer's slot at a time, plus what head and embedding need.
+// GPT-2, or Llama: gated, no biases to speak of, one number a row of a norm. A forward keeps one layer's slot
+// at a time, plus what head and embedding need.
 void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
-    static const double embedding_rows[JOB_COUNT] = {3, 0, 4, 3};
-    const double C = a->channels, value = a->bytes_per_value;
-    const int64_t channels = a->channels, matrix = channels * channels;
+    const bool is_llama = a->num_kv_heads > 0;
+    const double tables = is_llama ? 1 : 2;  // of embeddings, read where a token's sum is written
+    const double embedding_rows[JOB_COUNT] = {1 + tables, 0, 2 + tables, 1 + tables};
+    const double C = a->channels, value = a->bytes_per_value, norm = (is_llama ? 1 : 2) * 4.0;
+    const int64_t channels = a->channels, norm_params = (is_llama ? 1 : 2) * channels;
+    const int64_t inner = is_llama ? (int64_t)a->num_heads * a->head_size : channels,
+                  qkv = inner + 2 * (is_llama ? (int64_t)a->num_kv_heads * a->head_size : channels),
+                  ffn = is_llama ? a->ffn_channels : 4 * channels, up = is_llama ? 2 * ffn : ffn;
+    const double I = (double)inner, W = (double)qkv, F = (double)ffn, F2 = (double)up;
     CostPartMode *parts = out->parts[RECOMPUTE_NONE], *full = out->parts[RECOMPUTE_FULL];
     const Stack stack = {.num_blocks = 2,
                          .tokens = FEATURE_ENC_TOKENS,
                          .squares = FEATURE_ENC_SQUARES,
-                         .blocks = {{.flops = 8 * C * C,
-                                     .square_flops = 2 * C,
-                                     .prefix_flops = 4 * C,
-                                     .stored_bytes = 6 * C * value + (2 + a->num_heads) * 4.0,
-                                     .spare = 3 * C,  // qkv
-                                     .kept = 2 * C,
-                                     .weights = 4 * matrix,
-                                     .params = 6 * channels},
-                                    {.flops = 16 * C * C,
-                                     .stored_bytes = 10 * C * value + 2 * 4,
-                                     .weights = 8 * matrix,
-                                     .params = 7 * channels}}};
+                         .blocks = {{.flops = 2 * C * (W + I),
+                                     .square_flops = 2 * I,
+                                     .prefix_flops = 4 * I,
+                                     .stored_bytes = (2 * C + W + I) * value + norm + a->num_heads * 4.0,
+                                     .spare = W,
+                                     .kept = 2 * I,
+                                     .weights = channels * (qkv + inner),
+                                     .params = norm_params + (is_llama ? 0 : qkv + channels)},
+                                    {.flops = 2 * C * (F2 + F),
+                                     .stored_bytes = (2 * C + F2 + F) * value + norm,
+                                     .weights = channels * (up + ffn),
+                                     .params = norm_params + (is_llama ? 0 : ffn + channels)}}};
     int64_t params[PIECE_COUNT] = {
-        [PART_EMBEDDING] = (a->padded_vocab + (int64_t)a->max_tokens) * channels,
-        // the last stage's copy of the tied embedding, and ln_f
-        [PART_HEAD] = a->padded_vocab * channels + 2 * channels,
-        [ONCE_CHAIN_END] = 2 * channels,
+        [PART_EMBEDDING] = (a->padded_vocab + (int64_t)(is_llama ? 0 : a->max_tokens)) * channels,
+        // the last stage's copy of the tied embedding, or the head's own matrix, and the final norm
+        [PART_HEAD] = a->padded_vocab * channels + norm_params,
+        [ONCE_CHAIN_END] = norm_params,
     };
     memset(out, 0, sizeof *out);
     out->chain = plan_chain_whole(a->num_layers, 0);
     embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
     add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
     stack_costs(out, params, a, &stack);
-    head_costs(&parts[PART_HEAD], a, 2);
+    head_costs(&parts[PART_HEAD], a, is_llama ? 1 : 2);
     modes_finish(out);
     full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
     full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
     add_rounded_line(&out->stage_forward_bytes, FEATURE_ENC_TOKENS,
-                     (16 + 3) * C * value + (4 + a->num_heads) * 4.0);
+                     (is_llama ? 3 * C + fmax(F2, 4 * I) : (16 + 3) * C) * value + 2 * norm +
+                         a->num_heads * 4.0);
     add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
-    add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, 12 * C * value);
+    // Llama's: queries, keys and values that are turned, and their gradients
+    add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS,
+                     (is_llama ? C + 6 * I + fmax(F, fmax(C, I)) : 12 * C) * value);
     add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
     machine_costs(out, a, params);
-    tied_costs(out, a, a->padded_vocab * channels, true);
+    tied_costs(out, a, a->padded_vocab * channels, !is_llama || a->tied_head);
 }
 
 // --- T5 ----------------------------------------------------------------------------------------------------

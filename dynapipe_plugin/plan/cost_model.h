@@ -246,8 +246,8 @@ void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slo
 typedef struct {
     int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
     bool by_blocks;  // a layer's blocks one by one; else a layer is one
-    // of encoder-decoder models (T5); else 0
-    int32_t num_dec_layers, head_size, ffn_channels;
+    // of T5, Llama or both; 0 of GPT-2
+    int32_t num_dec_layers, head_size, ffn_channels, num_kv_heads;
     bool gated, tied_head;    // GPT-2's head is tied always
     int32_t bytes_per_value;  // of activations and parameters: 4 or 2
     double flops_per_ns;      // matrix products, per rank
@@ -257,7 +257,7 @@ typedef struct {
     double comm_latency_ns, comm_bytes_per_ns;
 } CostAnalytic;
 void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* about);
-// T5 where there are decoder layers.
+// T5 where there are decoder layers; Llama where there are heads of keys.
 void cost_model_analytic(CostModel* out, const CostAnalytic* about);
 
 // --- tables for inner loops --------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 /*
-elementwise.c -- GELU, gated GELU, ReLU, dropout, embedding, rows, AdamW.
+elementwise.c -- GELU, gated GELU and SiLU, ReLU, rotary positions, dropout, embedding, rows, AdamW.
 */
 #include "fast_math.h"
 
@@ -7,6 +7,7 @@ elementwise.c -- GELU, gated GELU, ReLU, dropout, embedding, rows, AdamW.
 #include <string.h>
 #include "context.h"
 #include "../dropout_bits.h"
+#include "../rope.h"
 
 /*
 GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
@@ -88,6 +89,97 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
             db[c] = d[c] * (x * s);
         }
     }
+}
+
+// --- gated SiLU --------------------------------------------------------------------------------------------
+/*
+The same with silu(a) = a s, s = 1 / (1 + e), e = exp(-a) (Shazeer 2020: SwiGLU);  silu' = s + a s e s
+*/
+
+void gated_silu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)F;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F;
+        floatX* y = out + (size_t)t * (size_t)F;
+#pragma omp simd
+        for (int c = 0; c < F; c++) { y[c] = a[c] / (1.0f + fast_expf(-a[c])) * b[c]; }
+    }
+}
+
+void gated_silu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)F;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F, *d = dout + (size_t)t * (size_t)F;
+        floatX *da = dinp + (size_t)t * 2 * (size_t)F, *db = da + F;  // may be a, b
+#pragma omp simd
+        for (int c = 0; c < F; c++) {
+            const float x = a[c], y = b[c], e = fast_expf(-x), s = 1.0f / (1.0f + e);
+            da[c] = d[c] * y * (s + x * (e * s) * s);
+            db[c] = d[c] * (x * s);
+        }
+    }
+}
+
+// --- rotary positions --------------------------------------------------------------------------------------
+/*
+A head of q or k is turned: (x, y) of channels c and c + HS/2 becomes (x cos - y sin, y cos + x sin), backward
+by the opposite angle. Heads of k and v are repeated for the heads of q in their group, backward added up.
+*/
+
+// out = the sum of n heads, each `stride` after the one before, turned by the angles (cos, sin), or as it is.
+static void rope_head(floatX* out, const floatX* inp, int n, int stride, const float* cosines,
+                      const float* sines, bool turns, float direction, int HS) {
+    const int half = HS / 2;
+#pragma omp simd
+    for (int c = 0; c < half; c++) {
+        float x = 0.0f, y = 0.0f;
+        for (int i = 0; i < n; i++) { x += inp[i * stride + c], y += inp[i * stride + c + half]; }
+        const float cosine = turns ? cosines[c] : 1.0f, sine = turns ? direction * sines[c] : 0.0f;
+        out[c] = x * cosine - y * sine;
+        out[c + half] = y * cosine + x * sine;
+    }
+}
+
+static void rope_turn(floatX* out, const floatX* inp, const int32_t* positions, const Rope* about, int T,
+                      bool is_backward, OpsContext* ops) {
+    const int NH = about->num_heads, NKV = about->num_kv_heads, HS = about->head_size, group = NH / NKV;
+    const int narrow = (NH + 2 * NKV) * HS, wide = 3 * NH * HS;
+    const float direction = is_backward ? -1.0f : 1.0f;
+    const RopeRates rates = rope_rates(about->theta, HS);
+#pragma omp parallel for num_threads(ops->num_threads) if ((size_t)T * (size_t)wide > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        float cosines[ROPE_MAX_PAIRS], sines[ROPE_MAX_PAIRS];
+        for (int c = 0; c < HS / 2; c++) {
+            const float angle = (float)positions[t] * rates.rates[c];
+            cosines[c] = cosf(angle), sines[c] = sinf(angle);
+        }
+        for (int h = 0; h < NH + 2 * NKV; h++) {
+            const bool is_query = h < NH, turns = h < NH + NKV;
+            const int copies = is_query ? 1 : group;
+            const int first = is_query ? h : NH + (h - NH) * group;  // among the wide row's heads
+            const size_t at = (size_t)t * (size_t)narrow + (size_t)(h * HS);
+            const size_t to = (size_t)t * (size_t)wide + (size_t)(first * HS);
+            if (is_backward) {
+                rope_head(out + at, inp + to, copies, HS, cosines, sines, turns, direction, HS);
+                continue;
+            }
+            for (int i = 0; i < copies; i++) {
+                rope_head(out + to + (size_t)(i * HS), inp + at, 1, 0, cosines, sines, turns, direction, HS);
+            }
+        }
+    }
+}
+
+void rope_forward(floatX* out, const floatX* inp, const int32_t* positions, const Rope* about, int T,
+                  OpsContext* ops) {
+    rope_turn(out, inp, positions, about, T, false, ops);
+}
+
+void rope_backward(floatX* dinp, const floatX* dout, const int32_t* positions, const Rope* about, int T,
+                   OpsContext* ops) {
+    rope_turn(dinp, dout, positions, about, T, true, ops);
 }
 
 // --- ReLU --------------------------------------------------------------------------------------------------

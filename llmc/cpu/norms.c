@@ -144,35 +144,35 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
 /*
 RMS normalisation (Zhang, Sennrich 2019) over rows, with the residual addition fused in.
 
-    y = x r w s,   r = 1 / sqrt(mean(x^2) + 1e-6),   s = scale
+    y = x r w s,   r = 1 / sqrt(mean(x^2) + eps),   s = scale
     dx = r (g - xhat mean(g xhat)),   dw = s sum over rows of dy xhat,   g = dy w s,   xhat = x r
 
 Caching and column sums as for layer normalisation.
 */
 
 static void rmsnorm_row(floatX* restrict out, float* rstd, const floatX* restrict x,
-                        const floatX* restrict weight, float scale, int C) {
+                        const floatX* restrict weight, float scale, float eps, int C) {
     float squares = 0.0f;
 #pragma omp simd reduction(+ : squares)
     for (int c = 0; c < C; c++) { squares += x[c] * x[c]; }
-    const float r = 1.0f / sqrtf(squares / (float)C + 1e-6f), factor = r * scale;
+    const float r = 1.0f / sqrtf(squares / (float)C + eps), factor = r * scale;
 #pragma omp simd
     for (int c = 0; c < C; c++) { out[c] = x[c] * factor * weight[c]; }
     *rstd = r;
 }
 
-void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale, int T,
-                     int C, OpsContext* ops) {
+void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale,
+                     float eps, int T, int C, OpsContext* ops) {
     const size_t num_values = (size_t)T * (size_t)C;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     for (int t = 0; t < T; t++) {
         const size_t row = (size_t)t * (size_t)C;
-        rmsnorm_row(out + row, rstd + t, inp + row, weight, scale, C);
+        rmsnorm_row(out + row, rstd + t, inp + row, weight, scale, eps, C);
     }
 }
 
 void residual_rmsnorm_forward(floatX* residual, floatX* out, float* rstd, const floatX* a, const floatX* b,
-                              const floatX* weight, float scale, int T, int C, OpsContext* ops) {
+                              const floatX* weight, float scale, float eps, int T, int C, OpsContext* ops) {
     const size_t num_values = (size_t)T * (size_t)C;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     for (int t = 0; t < T; t++) {
@@ -180,7 +180,7 @@ void residual_rmsnorm_forward(floatX* residual, floatX* out, float* rstd, const 
         floatX* r = residual + row;  // may be a or b
 #pragma omp simd
         for (int c = 0; c < C; c++) { r[c] = a[row + (size_t)c] + b[row + (size_t)c]; }
-        rmsnorm_row(out + row, rstd + t, r, weight, scale, C);
+        rmsnorm_row(out + row, rstd + t, r, weight, scale, eps, C);
     }
 }
 

@@ -1,7 +1,8 @@
-// elementwise.cu -- GELU, ReLU, gated GELU, dropout, values as float32.
+// elementwise.cu -- GELU, ReLU, gated GELU and SiLU, rotary positions, dropout, values as float32.
 #include "vector.cuh"
 #include "launch.cuh"
 #include "../dropout_bits.h"
+#include "../rope.h"
 
 // GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
 //
@@ -123,10 +124,11 @@ void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
 
 // --- gated -------------------------------------------------------------------------------------------------
 // The activations of T5's feed-forward layers: ReLU, and gated GELU (Shazeer 2020, "GLU variants
-// improve transformer": GEGLU, with GELU by tanh).
+// improve transformer": GEGLU, with GELU by tanh); of Llama's: gated SiLU (SwiGLU).
 //
 //     relu     y = x <= 0 ? 0 : x,    dx = x > 0 ? dy : 0      (a NaN stays one, so that the loss shows it)
 //     gated    y = gelu(a) b,         da = dy b gelu'(a),   db = dy gelu(a)
+//     silu(a) = a s,   s = 1 / (1 + e),   e = exp(-a),   silu'(a) = s + a s e s
 //
 // A row of the gated input is a | b, F values each; everything is read and written once, in vectors where
 // whole ones fit. Rounded once, at the end.
@@ -181,10 +183,17 @@ void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
     relu_range<1, true>(dinp + whole, dout + whole, inp + whole, num_values - whole, ops);
 }
 
-// --- gated GELU: one vector of a, b and y per thread and load ----------------------------------------------
-template <int N>
-__global__ static void gated_gelu_forward_kernel(floatX* out, const floatX* inp, unsigned num_vectors,
-                                                 unsigned F) {
+// --- gated GELU and SiLU: one vector of a, b and y per thread and load -------------------------------------
+template <bool SILU> static __device__ __forceinline__ float gate_e(float x) {
+    return SILU ? floatx_exp(fminf(-x, 80.0f)) : gelu_e(x);
+}
+template <bool SILU> static __device__ __forceinline__ float gate_slope(float x, float e, float s) {
+    return SILU ? fmaf(x * (e * s), s, s) : gelu_slope(x, e, s);
+}
+
+template <int N, bool SILU>
+__global__ static void gated_forward_kernel(floatX* out, const floatX* inp, unsigned num_vectors,
+                                            unsigned F) {
     const unsigned base = blockIdx.x * GATED_LOADS * GATED_THREADS + threadIdx.x, row_vectors = F / N;
     Vec<floatX, N> a[GATED_LOADS], b[GATED_LOADS];
 #pragma unroll
@@ -202,14 +211,16 @@ __global__ static void gated_gelu_forward_kernel(floatX* out, const floatX* inp,
         Floats<N> y = to_floats(a[k]);
         const Floats<N> gate = to_floats(b[k]);
 #pragma unroll
-        for (int j = 0; j < N; j++) { y[j] = gelu_value(y[j]) * gate[j]; }
+        for (int j = 0; j < N; j++) {
+            y[j] = gelu_divide(y[j], __fadd_rn(1.0f, gate_e<SILU>(y[j]))) * gate[j];
+        }
         store_floats(out + (size_t)i * N, y);
     }
 }
 
-template <int N>
-__global__ static void gated_gelu_backward_kernel(floatX* dinp, const floatX* dout, const floatX* inp,
-                                                  unsigned num_vectors, unsigned F) {
+template <int N, bool SILU>
+__global__ static void gated_backward_kernel(floatX* dinp, const floatX* dout, const floatX* inp,
+                                             unsigned num_vectors, unsigned F) {
     const unsigned i = blockIdx.x * GATED_THREADS + threadIdx.x, row_vectors = F / N;
     if (i >= num_vectors) { return; }
     const size_t at = ((size_t)i + (size_t)(i / row_vectors) * row_vectors) * N;
@@ -218,47 +229,134 @@ __global__ static void gated_gelu_backward_kernel(floatX* dinp, const floatX* do
     Floats<N> da, db;
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const float e = gelu_e(a[j]), s = gelu_divide(1.0f, __fadd_rn(1.0f, e));
-        da[j] = d[j] * b[j] * gelu_slope(a[j], e, s);
+        const float e = gate_e<SILU>(a[j]), s = gelu_divide(1.0f, __fadd_rn(1.0f, e));
+        da[j] = d[j] * b[j] * gate_slope<SILU>(a[j], e, s);
         db[j] = d[j] * (a[j] * s);
     }
     store_floats(dinp + at, da);
     store_floats(dinp + at + F, db);
 }
 
-template <int N> static void gated_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+template <int N, bool SILU>
+static void gated_forward_rows(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
     const size_t num_vectors = (size_t)T * (size_t)(F / N);
-    gated_gelu_forward_kernel<N>
+    gated_forward_kernel<N, SILU>
         <<<blocks_for(num_vectors, GATED_THREADS * GATED_LOADS), GATED_THREADS, 0, ops->stream>>>(
             out, inp, (unsigned)num_vectors, (unsigned)F);
     CHECK_LAUNCH();
 }
 
-template <int N>
-static void gated_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F,
-                           OpsContext* ops) {
+template <int N, bool SILU>
+static void gated_backward_rows(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F,
+                                OpsContext* ops) {
     const size_t num_vectors = (size_t)T * (size_t)(F / N);
-    gated_gelu_backward_kernel<N><<<blocks_for(num_vectors, GATED_THREADS), GATED_THREADS, 0, ops->stream>>>(
+    gated_backward_kernel<N, SILU><<<blocks_for(num_vectors, GATED_THREADS), GATED_THREADS, 0, ops->stream>>>(
         dinp, dout, inp, (unsigned)num_vectors, (unsigned)F);
     CHECK_LAUNCH();
 }
 
-void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+template <bool SILU>
+static void gated_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
     if (T == 0) { return; }
     if (vectors_fit(F, out, inp)) {
-        gated_forward<FLOATX_PER_LOAD>(out, inp, T, F, ops);
+        gated_forward_rows<FLOATX_PER_LOAD, SILU>(out, inp, T, F, ops);
     } else {
-        gated_forward<1>(out, inp, T, F, ops);
+        gated_forward_rows<1, SILU>(out, inp, T, F, ops);
     }
 }
 
-void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
+template <bool SILU>
+static void gated_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F,
+                           OpsContext* ops) {
     if (T == 0) { return; }
     if (vectors_fit(F, dinp, dout, inp)) {
-        gated_backward<FLOATX_PER_LOAD>(dinp, dout, inp, T, F, ops);
+        gated_backward_rows<FLOATX_PER_LOAD, SILU>(dinp, dout, inp, T, F, ops);
     } else {
-        gated_backward<1>(dinp, dout, inp, T, F, ops);
+        gated_backward_rows<1, SILU>(dinp, dout, inp, T, F, ops);
     }
+}
+
+void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+    gated_forward<false>(out, inp, T, F, ops);
+}
+void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
+    gated_backward<false>(dinp, dout, inp, T, F, ops);
+}
+void gated_silu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+    gated_forward<true>(out, inp, T, F, ops);
+}
+void gated_silu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
+    gated_backward<true>(dinp, dout, inp, T, F, ops);
+}
+
+// --- rotary positions --------------------------------------------------------------------------------------
+// A head of q or k is turned: (x, y) of channels c and c + HS/2 becomes (x cos - y sin, y cos + x sin),
+// backward by the opposite angle. Heads of k and v are repeated for the heads of q in their group, backward
+// added up.
+//
+// A thread has one pair of a token, of a few heads in turn: so the angle is found once for them. Angles of
+// thousands of radians are reduced by 2 pi in two parts before the fast sine, whose error then is 4e-7.
+
+constexpr int ROPE_THREADS = 256, ROPE_HEADS = 8;  // heads: of the narrow rows
+
+typedef struct {
+    const int32_t* positions;
+    Rope heads;
+    RopeRates rates;
+    unsigned num_pairs;  // of all tokens
+} RopeCall;
+
+template <bool BACKWARD>
+__global__ static void rope_kernel(floatX* __restrict__ out, const floatX* __restrict__ inp, RopeCall about) {
+    const unsigned i = blockIdx.x * ROPE_THREADS + threadIdx.x;
+    const int HS = about.heads.head_size, half = HS / 2, NH = about.heads.num_heads;
+    const int NKV = about.heads.num_kv_heads, num_narrow = NH + 2 * NKV, group = NH / NKV;
+    if (i >= about.num_pairs) { return; }
+    const unsigned t = i / (unsigned)half, c = i - t * (unsigned)half;
+    const float angle = (float)__ldg(about.positions + t) * about.rates.rates[c];
+    const float turns = rintf(angle * 0.15915494f);
+    const float rest = fmaf(turns, 1.7484555e-7f, fmaf(turns, -6.2831855f, angle));
+    const float cosine = __cosf(rest), sine = BACKWARD ? -__sinf(rest) : __sinf(rest);
+    const int begin = (int)blockIdx.y * ROPE_HEADS, end = min(begin + ROPE_HEADS, num_narrow);
+    for (int h = begin; h < end; h++) {
+        const bool is_query = h < NH;
+        const int copies = is_query ? 1 : group, first = is_query ? h : NH + (h - NH) * group;
+        const size_t narrow = ((size_t)t * (size_t)num_narrow + (size_t)h) * (size_t)HS + c;
+        const size_t wide = ((size_t)t * (size_t)(3 * NH) + (size_t)first) * (size_t)HS + c;
+        const float cosine_of = h < NH + NKV ? cosine : 1.0f, sine_of = h < NH + NKV ? sine : 0.0f;
+        float x = 0.0f, y = 0.0f;
+        for (int k = 0; k < (BACKWARD ? copies : 1); k++) {
+            const floatX* from = inp + (BACKWARD ? wide + (size_t)(k * HS) : narrow);
+            x += (float)from[0], y += (float)from[half];
+        }
+        const floatX turned_x = (floatX)(x * cosine_of - y * sine_of);
+        const floatX turned_y = (floatX)(y * cosine_of + x * sine_of);
+        for (int k = 0; k < (BACKWARD ? 1 : copies); k++) {
+            floatX* to = out + (BACKWARD ? narrow : wide + (size_t)(k * HS));
+            to[0] = turned_x, to[half] = turned_y;
+        }
+    }
+}
+
+template <bool BACKWARD>
+static void rope_turn(floatX* out, const floatX* inp, const int32_t* positions, const Rope* about, int T,
+                      OpsContext* ops) {
+    if (T == 0) { return; }
+    const unsigned num_pairs = (unsigned)T * (unsigned)(about->head_size / 2);
+    const RopeCall call = {positions, *about, rope_rates(about->theta, about->head_size), num_pairs};
+    const dim3 grid(blocks_for(num_pairs, ROPE_THREADS),
+                    blocks_for((size_t)(about->num_heads + 2 * about->num_kv_heads), ROPE_HEADS));
+    rope_kernel<BACKWARD><<<grid, ROPE_THREADS, 0, ops->stream>>>(out, inp, call);
+    CHECK_LAUNCH();
+}
+
+void rope_forward(floatX* out, const floatX* inp, const int32_t* positions, const Rope* about, int T,
+                  OpsContext* ops) {
+    rope_turn<false>(out, inp, positions, about, T, ops);
+}
+void rope_backward(floatX* dinp, const floatX* dout, const int32_t* positions, const Rope* about, int T,
+                   OpsContext* ops) {
+    rope_turn<true>(dinp, dout, positions, about, T, ops);
 }
 
 // --- dropout -----------------------------------------------------------------------------------------------

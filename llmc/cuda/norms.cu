@@ -542,26 +542,24 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
 // RMS normalisation (Zhang, Sennrich 2019) over rows, with the residual addition fused in, and its
 // gradients.
 //
-//     y = x rstd w scale,   rstd = 1 / sqrt(mean(x^2) + 1e-6)
+//     y = x rstd w scale,   rstd = 1 / sqrt(mean(x^2) + eps)
 //     dx = dresidual + rstd (g - xhat mean(g xhat)),   g = dy w scale,   xhat = x rstd
 //     dw += scale sum over rows of dy xhat
 //
-// In bf16 xhat is rounded before it is multiplied by w, as Hugging Face's T5 does. Rows as in layer norm:
-// read once, kept in registers; other C (not whole vectors, or huge) take
-// kernels that walk the row in the cache.
-
-#define RMSNORM_EPS 1e-6f
+// In bf16 xhat is rounded before it is multiplied by w, as Hugging Face's T5 and Llama do. Rows as in layer
+// norm: read once, kept in registers; other C (not whole vectors, or huge) take kernels that walk the row in
+// the cache.
 
 typedef struct {
     floatX *residual, *out;
     float* rstd;
     const floatX *a, *b, *weight;
-    float scale;
+    float scale, eps;
     int T, C;
 } RmsNorm;
 
-static __device__ __forceinline__ float rms_reciprocal(float squares, int C) {
-    return 1.0f / sqrtf(squares / (float)C + RMSNORM_EPS);
+static __device__ __forceinline__ float rms_reciprocal(float squares, const RmsNorm& about) {
+    return 1.0f / sqrtf(squares / (float)about.C + about.eps);
 }
 
 // THREADS per row, K vectors each. With RESIDUAL x = a + b.
@@ -583,7 +581,7 @@ __global__ static void __launch_bounds__(NORM_THREADS) rmsnorm_rows_kernel(RmsNo
 #pragma unroll
         for (int i = 0; i < N; i++) { squares = fmaf(value[i], value[i], squares); }
     }
-    const float r = rms_reciprocal(row_sum<THREADS>(squares, shared), C);
+    const float r = rms_reciprocal(row_sum<THREADS>(squares, shared), about);
 #pragma unroll
     for (int k = 0; k < K; k++) {
         const int c = first + k * THREADS * N;
@@ -615,7 +613,7 @@ __global__ static void __launch_bounds__(NORM_THREADS) rmsnorm_any_kernel(RmsNor
     }
     float squares = 0.0f;
     for (int c = begin; c < C; c += stride) { squares = fmaf((float)x[c], (float)x[c], squares); }
-    const float r = rms_reciprocal(block_sum(squares, shared), C);
+    const float r = rms_reciprocal(block_sum(squares, shared), about);
     for (int c = begin; c < C; c += stride) {
         const float xhat = (float)(floatX)((float)x[c] * r);
         about.out[row + c] = (floatX)(xhat * (float)about.weight[c] * about.scale);
@@ -640,15 +638,15 @@ template <bool RESIDUAL> static void norm_forward(const RmsNorm* about, OpsConte
     CHECK_LAUNCH();
 }
 
-void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale, int T,
-                     int C, OpsContext* ops) {
-    const RmsNorm about = {NULL, out, rstd, inp, NULL, weight, scale, T, C};
+void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale,
+                     float eps, int T, int C, OpsContext* ops) {
+    const RmsNorm about = {NULL, out, rstd, inp, NULL, weight, scale, eps, T, C};
     norm_forward<false>(&about, ops);
 }
 
 void residual_rmsnorm_forward(floatX* residual, floatX* out, float* rstd, const floatX* a, const floatX* b,
-                              const floatX* weight, float scale, int T, int C, OpsContext* ops) {
-    const RmsNorm about = {residual, out, rstd, a, b, weight, scale, T, C};
+                              const floatX* weight, float scale, float eps, int T, int C, OpsContext* ops) {
+    const RmsNorm about = {residual, out, rstd, a, b, weight, scale, eps, T, C};
     norm_forward<true>(&about, ops);
 }
 

@@ -339,6 +339,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     try_one(parsed, parsed && model_check(&config, "again"), &config);
     parsed = model_parse(&config, &t5_kind, text, 384, 64);
     try_one(parsed, parsed && model_check(&config, "again"), &config);
+    parsed = model_parse(&config, &llama_kind, text, 384, 64);
+    try_one(parsed, parsed && model_check(&config, "again"), &config);
     free(text);
     return 0;
 }
@@ -376,8 +378,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     free(header);
     memory_files_set("memory/config.json", data, config_bytes);
     memory_files_set("memory/model.safetensors", file, 8 + header_bytes + value_bytes);
-    const ModelKind* const kinds[] = {&gpt2_kind, &t5_kind};
-    for (int i = 0; i < 2; i++) {
+    const ModelKind* const kinds[] = {&gpt2_kind, &t5_kind, &llama_kind};
+    for (int i = 0; i < 3; i++) {
         ModelConfig config;
         HfConfig details;
         if (hf_checkpoint_read_config(&config, &details, kinds[i], "memory/model.safetensors")) {
@@ -411,11 +413,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     REQUIRE(shape->vocab >= 1 && shape->padded_vocab >= shape->vocab && shape->padded_vocab % 128 == 0);
     REQUIRE(shape->channels >= 1 && shape->num_heads >= 1 && shape->num_layers >= 1 &&
             shape->max_seq_len >= 1);
-    REQUIRE((config.type == HF_GPT2) == (shape->num_dec_layers == 0));
+    REQUIRE((config.type == HF_GPT2 || config.type >= HF_LLAMA) == (shape->num_dec_layers == 0));
+    REQUIRE((config.type >= HF_LLAMA) == (shape->num_kv_heads > 0));
     char* text = hf_config_text(&config, "float32");
     REQUIRE(hf_config_parse(&back, text, strlen(text), "back.json"));
     REQUIRE(back.shape.vocab == shape->vocab && back.shape.num_layers == shape->num_layers);
     REQUIRE(back.shape.num_dec_layers == shape->num_dec_layers && back.shape.gated == shape->gated);
+    REQUIRE(back.shape.num_kv_heads == shape->num_kv_heads && back.shape.rope_theta == shape->rope_theta &&
+            back.shape.norm_eps == shape->norm_eps);
     free(text);
     return 0;
 }

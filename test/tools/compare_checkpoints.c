@@ -9,9 +9,10 @@
 #include "../../llmc/kinds.h"
 
 static const ModelKind* kind_of(const int32_t* header) {
-    return header[0] == gpt2_kind.checkpoint_magic ? &gpt2_kind
-           : header[0] == t5_kind.checkpoint_magic ? &t5_kind
-                                                   : NULL;
+    return header[0] == gpt2_kind.checkpoint_magic    ? &gpt2_kind
+           : header[0] == t5_kind.checkpoint_magic    ? &t5_kind
+           : header[0] == llama_kind.checkpoint_magic ? &llama_kind
+                                                      : NULL;
 }
 
 static int32_t read_file(const char* path, int32_t header[256], float** out, int64_t* num_values) {

@@ -11,8 +11,8 @@ static bool copy(const char* from, const char* to, bool bytes) {
     HfConfig details;
     ModelConfig config;
     if (!hf_config_read(&details, from)) { return false; }
-    const ModelKind* kind = details.type == HF_GPT2 ? &gpt2_kind : &t5_kind;
-    const HfTokens tokens = {.folder = from, .bytes = bytes};
+    const ModelKind* kind = hf_config_kind(&details);
+    const HfTokens tokens = {.folders = {from}, .bytes = bytes};
     bool ok = hf_checkpoint_read_config(&config, &details, kind, from) &&
               hf_checkpoint_create(to, &config, &details, &tokens);
     OpsContext* ops = ops_create(1);

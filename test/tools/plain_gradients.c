@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
                              .shuffle = true};
     Model model;
     OpsContext* ops = ops_create(1);
-    plain_gradients(&model, ops, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], argv[1], &options);
+    plain_gradients(&model, ops, models_kind_of(argv[2]), argv[2], argv[1], &options);
     write_checkpoint(argv[6], &model);
     model_free(&model);
     ops_free(ops);

@@ -186,8 +186,7 @@ static void pytorch_and_hugging_face_agree(void) {
     }
 }
 
-// --- the last feed-forward
-// ----------------------------------------------------------------------------------
+// --- the last feed-forward ---------------------------------------------------------------------------------
 
 // What the last block keeps and gets grows with its rows alone.
 static void the_last_feed_forward_has_rows_only(void) {

@@ -185,11 +185,11 @@ Status plan_account_make(PlanAccount* out, const Plan* plan, const Problem* prob
 #define REMEDY " ---> give the problem it was made for"
 
 Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena) {
-    const PlanChain *theirs = &plan->chain, *ours = &problem->costs.chain;
+    const PlanChain *theirs = &plan->chain, *ours = &problem->costs.chain;  // texts of plans have no rows
     PlanAccount account;
     TRY(plan_check(plan, problem->samples, problem->num_samples));
     if (plan->P != problem->request.P || plan->R != problem->request.R ||
-        memcmp(theirs, ours, sizeof *ours) != 0) {
+        memcmp(theirs, ours, offsetof(PlanChain, last_in_rows)) != 0) {
         return FAIL(
             STATUS_INVALID_PLAN,
             "plan: %d stages x %d replicas, %d + %d layers of %d and %d blocks; the problem has %d x %d, "

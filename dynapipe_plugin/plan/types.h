@@ -98,7 +98,8 @@ enum { CHAIN_MAX_BLOCKS = 3 };
 typedef struct {
     int32_t num_enc_layers, num_dec_layers;
     int32_t enc_blocks, dec_blocks;  // of a layer, 1 to CHAIN_MAX_BLOCKS
-    bool last_in_rows;  // the last block, and what is sent before and after it, has supervised tokens only
+    int32_t
+        last_in_rows;  // 1: the last block, and what is sent before and after it, has supervised tokens only
 } PlanChain;
 
 // A contiguous range of blocks, half-open.
@@ -171,7 +172,7 @@ static inline bool stage_may_have(const BlockRange* blocks, int32_t k, int32_t K
 }
 
 static inline PlanChain plan_chain_whole(int32_t num_enc_layers, int32_t num_dec_layers) {
-    PlanChain chain = {num_enc_layers, num_dec_layers, 1, 1, false};
+    PlanChain chain = {num_enc_layers, num_dec_layers, 1, 1, 0};
     return chain;
 }
 static inline int32_t plan_chain_first_dec(const PlanChain* chain) {  // block

@@ -23,7 +23,7 @@ fp32=build/release-cuda-fp32-sm90 fp32_targets=$fp32/llmc/cuda/attention_fp32.o
 [ "${1:-}" != --renew ] || fp32_targets=cuda-objects
 make -j"$jobs" BACKEND=cuda PRECISION=FP32 GPU_ARCHS=90 OUT=$fp32 $fp32_targets
 # shellcheck disable=SC2016
-nvcc=$(make -s BACKEND=cuda --eval='print-nvcc: ; @echo $(NVCC)' print-nvcc)
+nvcc=$(make -s BACKEND=cuda print-nvcc)
 for cuobjdump in "${CUOBJDUMP:-}" "$(dirname "$nvcc")/cuobjdump" "$(command -v cuobjdump)"; do [ ! -x "$cuobjdump" ] || break; done
 [ -x "$cuobjdump" ] || cuobjdump=
 release=$(sed -nE 's/^nvcc ([0-9.]+) .*/\1/p' build/release-cuda-bf16/nvcc_flags)

@@ -78,7 +78,7 @@ if [ "${1:-}" = --renew ]; then
         echo "# What each CUDA kernel takes"
         echo
         echo "\`dev/kernel_resources.sh --renew\`, nvcc $release. Registers of a thread; \"spills 16/24\": bytes stored and loaded because registers ran out."
-        echo "Shared: static bytes of a block (what a launch asks for besides is in the source). \`make test\` compares (test/test_cuda_build.sh)."
+        echo "Shared: static bytes of a block (what a launch asks for besides is in the source). \`make test-all\` compares (test/test_cuda_build.sh)."
         echo "Step: instructions of the loop around products on tensor cores, for sm_80 / sm_90 / sm_100, as they stand in the code: loops"
         echo "inside it counted once, and parts that most steps jump over too (masks, a new maximum)."
         echo

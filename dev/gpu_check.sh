@@ -34,7 +34,7 @@ cores=$(nproc)
 jobs=${JOBS:-$cores}
 backend=cuda total_s=${TOTAL_SECONDS:-470} tiny=() train_tokens=3000 train_steps=5 longest=256 planning=()
 if [ -n "${EMULATED:-}" ]; then
-    backend=emu total_s=${TOTAL_SECONDS:-3600} tiny=(--sizes tiny) train_tokens=200 train_steps=2 longest=64 TRAIN_SECONDS=${TRAIN_SECONDS:-120}
+    backend=emu total_s=${TOTAL_SECONDS:-3600} tiny=(--sizes tiny) train_tokens=100 train_steps=2 longest=32 TRAIN_SECONDS=${TRAIN_SECONDS:-300} TEST_SECONDS=${TEST_SECONDS:-400}
     planning=(--debug measure-seconds=0 --debug effort=50)  # 4 ranks that measure the emulator on 2 cores take over 40 s
 else
     export GPU_ARCHS=${GPU_ARCHS:-native}
@@ -140,7 +140,7 @@ part_kernels() {
         local cell=()
         for folder in "$bf16" "$fp32"; do
             echo "--- $folder/$t"
-            timeout -k 5 "${TEST_SECONDS:-40}" "$folder/$t" >"$work/test.log" 2>&1
+            TEST_ALL=$([ "$backend" = emu ] || echo 1) timeout -k 5 "${TEST_SECONDS:-40}" "$folder/$t" >"$work/test.log" 2>&1
             local status=$?
             cat "$work/test.log"
             if [ $status -eq 0 ]; then cell+=("$(tail -1 "$work/test.log")"); else cell+=("**exit $status**"); rc=1; fi
@@ -158,8 +158,8 @@ part_steps() {
 }
 
 # Losses of small runs against the CPU trainer's: same data, same seed, other plans (costs differ), so other orders of the same sums.
-# Of a loss, float32: 2e-5 (emulator: GPT-2 8e-9, T5 3e-8); bf16, 8 bits of mantissa in every activation and weight: 2e-3 (2e-5, 8e-4:
-# T5's untied head begins with logits of 8 and a loss of 27). T5 with dropout: its masks are the same everywhere.
+# Of a loss, float32: 2e-5 (emulator: GPT-2 3e-8, T5 1e-7); bf16, 8 bits of mantissa in every activation and weight: GPT-2 2e-3 (1e-4),
+# T5 4e-3 (2e-3: its untied head begins with logits of 8 and a loss of 27). T5 with dropout: its masks are the same everywhere.
 losses() { sed -nE 's/.*"step":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl" 2>/dev/null; }
 difference() {
     awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = 1 - $2 / a[$1]; if (d < 0) d = -d; if (d > m) m = d; if (!(d >= 0)) bad = 1; n++}
@@ -184,7 +184,7 @@ train_all() {  # program, model in words, "stages x replicas ...", options...
     train "$program-cpu" "build/release/$program-dynapipe" 1 "$@" || return 1
     for precision in fp32 bf16; do
         folder=$fp32 tolerance=2e-5
-        [ $precision = bf16 ] && folder=$bf16 tolerance=2e-3
+        [ $precision = bf16 ] && folder=$bf16 tolerance=$([ "$program" = train_t5 ] && echo 4e-3 || echo 2e-3)
         for ranks in $all_ranks; do
             stages=${ranks%x*}
             local count=$((stages * ${ranks#*x})) transports=(none)
@@ -278,7 +278,7 @@ part_mixture() {
     [ -e "$csv" ] && source=(--lengths "$csv")
     export TRAINER=$bf16/train_gpt2-dynapipe PROFILER=$bf16/profile_costs DATA=$work/mixture.bin WORK=$work/mixture
     if [ -n "${EMULATED:-}" ]; then
-        export MODELS=l2c64h2 LONGEST=128 BATCH=600 MB_TOKENS=200 STEPS=4 RUN_SECONDS=90 VOCAB=300 PROFILE_SECONDS=0.1
+        export MODELS=l2c64h2 LONGEST=128 BATCH=600 MB_TOKENS=200 STEPS=4 RUN_SECONDS=300 VOCAB=300 PROFILE_SECONDS=0.1
     fi
     build/release/bench_lengths "${source[@]}" --out "$DATA" --vocab "${VOCAB:-50257}" --samples "${SAMPLES:-20000}" || return 1
     dev/cuda_bench/mixture.sh >"$work/mixture.md"
@@ -322,7 +322,7 @@ plain_products() {  # part
 for part in "${parts[@]}"; do
     [ -n "${limit_s[$part]:-}" ] || { echo "gpu_check: $part: no such part ---> ${!limit_s[*]}" >&2; exit 1; }
     left=$((total_s - SECONDS)) limit=${limit_s[$part]}
-    [ -z "${EMULATED:-}" ] || limit=1200
+    [ -z "${EMULATED:-}" ] || limit=$((total_s / 2))
     [ $limit -le $left ] || limit=$left
     begin=$SECONDS
     echo "=== $part (at most $limit s)"

@@ -23,7 +23,7 @@ fp32=build/release-cuda-fp32-sm90 fp32_targets=$fp32/llmc/cuda/attention_fp32.o
 [ "${1:-}" != --renew ] || fp32_targets=cuda-objects
 make -j"$jobs" BACKEND=cuda PRECISION=FP32 GPU_ARCHS=90 OUT=$fp32 $fp32_targets
 # shellcheck disable=SC2016
-nvcc=$(make -s BACKEND=cuda --eval='print-nvcc: ; @echo $(NVCC)' print-nvcc)
+nvcc=$(make -s BACKEND=cuda print-nvcc)
 for cuobjdump in "${CUOBJDUMP:-}" "$(dirname "$nvcc")/cuobjdump" "$(command -v cuobjdump)"; do [ ! -x "$cuobjdump" ] || break; done
 [ -x "$cuobjdump" ] || cuobjdump=
 release=$(sed -nE 's/^nvcc ([0-9.]+) .*/\1/p' build/release-cuda-bf16/nvcc_flags)
@@ -78,7 +78,7 @@ if [ "${1:-}" = --renew ]; then
         echo "# What each CUDA kernel takes"
         echo
         echo "\`dev/kernel_resources.sh --renew\`, nvcc $release. Registers of a thread; \"spills 16/24\": bytes stored and loaded because registers ran out."
-        echo "Shared: static bytes of a block (what a launch asks for besides is in the source). \`make test\` compares (test/test_cuda_build.sh)."
+        echo "Shared: static bytes of a block (what a launch asks for besides is in the source). \`make test-all\` compares (test/test_cuda_build.sh)."
         echo "Step: instructions of the loop around products on tensor cores, for sm_80 / sm_90 / sm_100, as they stand in the code: loops"
         echo "inside it counted once, and parts that most steps jump over too (masks, a new maximum)."
         echo

@@ -82,7 +82,8 @@ if nvidia-smi -L >/dev/null 2>&1; then
     echo "skip a machine with a GPU has no such errors ---> dev/gpu_check.sh for what it can show"
     skipped=$((skipped + 1))
 else
-    make -s build/release/bench_lengths >/dev/null 2>&1 && build/release/bench_lengths --out "$work/train.bin" --samples 50 --vocab 300 >/dev/null
+    make -s build/release/bench_lengths >/dev/null 2>&1 && build/release/bench_lengths --out "$work/train.bin" --samples 50 --vocab 300 >"$work/lengths.log" 2>&1
+    ok $? "samples of made-up lengths" "$work/lengths.log"
     args=(-i "$work/train.bin" -e l2c64h2 -t 64 -b 1 -x 1 -v 0 -s 0)
     no_gpu train_gpt2cu 1 "$alone" "${args[@]}"
     no_gpu profile_costscu 1 "$profiler" --model l2c64h2

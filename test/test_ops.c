@@ -958,7 +958,11 @@ static void products_equal_the_reference(void) {
     for (int k = 0; k < 4; k++) {
         matmul_restrict(ops, restrictions[k]);
         matmul_restrict(other_ops, restrictions[k]);
-        CHECK_ALL(products, k == 1 ? 24 : 14);
+        for (int op = 0; op < 5; op++) {  // in quick runs each case meets some of the restrictions
+            for (int i = -1; i < (k == 1 ? 24 : 14); i++) {
+                if ((i + k) % test_stride() < 2) { CHECK(op_check_case(&products[op], i)); }
+            }
+        }
     }
     matmul_restrict(ops, as_created);
     matmul_restrict(other_ops, as_created);

@@ -129,7 +129,7 @@ static Status write_samples(const Options* options, const Lengths* lengths, Rng*
 }
 
 static Status run(int argc, char** argv) {
-    Options options;
+    Options options = {0};
     TRY(options_defaults(specs, NUM_SPECS, &options));
     TRY(options_take(specs, NUM_SPECS, &options, &argc, argv, NULL));
     if (argc > 1 || options.out == NULL) {

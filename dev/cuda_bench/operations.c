@@ -517,7 +517,7 @@ static void measure_t5_attention(Bench* bench, const Sizes* sizes, const Verdict
 }
 
 int main(int argc, char** argv) {
-    Options options;
+    Options options = {0};
     if (options_defaults(specs, NUM_SPECS, &options) != STATUS_OK ||
         options_take(specs, NUM_SPECS, &options, &argc, argv, NULL) != STATUS_OK || argc > 1) {
         fprintf(stderr, "cuda_bench_operations: %s\n",

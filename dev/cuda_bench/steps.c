@@ -274,7 +274,7 @@ static Status parse(Options* options, int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
-    Options options;
+    Options options = {0};
     if (parse(&options, argc, argv) != STATUS_OK) {
         fprintf(stderr, "cuda_bench_steps: %s\n", status_message());
         options_print(specs, NUM_SPECS, stderr);

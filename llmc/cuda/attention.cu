@@ -16,7 +16,7 @@ mma, 128 bytes of shared memory, 16 exp a clock); 2 blocks of 4 warps on an SM, 
                mma  ldmatrix  exp  registers  shared KiB
     forward    256       256  256        233          48     128 queries, tiles of 64 keys
     dq         384       512  256        238          64     128 queries, tiles of 64 keys
-    dkv        512       768  256        254          65     128 keys, tiles of 64 queries
+    dkv        512       768  256        255          65     128 keys, tiles of 64 queries
 So on an H200 (132 SMs, 1.75 GHz) at most 946 TFLOP/s forward and 473 backward. mma.sync reaches some 60 % of
 the tensor cores' rate there; wgmma, which reads shared memory itself, would be next.
 */

@@ -132,9 +132,12 @@ static __device__ __forceinline__ void accumulators_join(float (&c)[MT][D / 8][4
     }
 }
 
-// Blocks of an SM: without the number for D = 96, ptxas takes up to 190 registers, for 2 of them.
+// Blocks of an SM: without the number for D = 32 and 96, ptxas takes up to 190 registers, for 2 of them; from
+// D = 192 on shared memory leaves 2. Little lives through the loop on purpose (num_left, head_at, key): one
+// register more, and D = 96 spills.
 template <int D, bool BIAS, bool DROPOUT, Which WHICH>
-__global__ static void __launch_bounds__(128, D == 96 ? 3 : 0) attention_dkv_kernel(AttentionCall x) {
+__global__ static void __launch_bounds__(128, D == 32 || D == 96 ? 3 : 0)
+    attention_dkv_kernel(AttentionCall x) {
     using S = DkvShape<D, DROPOUT>;
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, QUERIES = S::QUERIES, STEP = S::STEP;
     const Attention& about = x.about;
@@ -142,12 +145,13 @@ __global__ static void __launch_bounds__(128, D == 96 ? 3 : 0) attention_dkv_ker
     if (!attention_place<true>(&place, x, S::KEYS)) { return; }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32;
     const int k0 = place.tile * S::KEYS, num_rows = min(S::KEYS, place.num_k - k0), row0 = 16 * MT * warp;
+    const int num_left = num_rows - row0;      // of this warp
     const int key0 = k0 - about.kept.q_start;  // the first key's place, counted from the first query's
     const int first_step = about.causal ? max(key0, 0) / QUERIES : 0,
               num_steps = (place.num_q + QUERIES - 1) / QUERIES;
     char *k_tile = dynamic_shared(), *v_tile = k_tile + S::K_BYTES, *stages = v_tile + S::K_BYTES;
     float* table = (float*)(stages + 2 * S::STAGE_BYTES);
-    const size_t head_at = (size_t)(place.h * HS), sums_at = (size_t)place.h * (size_t)about.num_q_tokens;
+    const int head_at = place.h * HS;
     const int out_stride = about.num_heads * HS;
 
     uint32_t q_key = 0;  // of this thread's query of the tile that is on its way
@@ -155,22 +159,23 @@ __global__ static void __launch_bounds__(128, D == 96 ? 3 : 0) attention_dkv_ker
         char* to = stages + step % 2 * S::STAGE_BYTES;
         const int q0 = step * QUERIES, num_queries = place.num_q - q0;
         const size_t row = (size_t)(place.q_begin + q0);
-        tile_load<D, QUERIES, THREADS>(to, about.q + row * (size_t)about.q_stride + head_at, about.q_stride,
-                                       num_queries, HS);
-        tile_load<D, QUERIES, THREADS>(to + S::Q_BYTES, x.dout + row * (size_t)out_stride + head_at,
+        tile_load<D, QUERIES, THREADS>(to, about.q + row * (size_t)about.q_stride + (size_t)head_at,
+                                       about.q_stride, num_queries, HS);
+        tile_load<D, QUERIES, THREADS>(to + S::Q_BYTES, x.dout + row * (size_t)out_stride + (size_t)head_at,
                                        out_stride, num_queries, HS);
         static_assert(2 * QUERIES <= THREADS);
         const int i = (int)threadIdx.x % QUERIES, which = (int)threadIdx.x / QUERIES;
         float* sum = (float*)(to + 2 * S::Q_BYTES) + threadIdx.x;
         if (which < 2 && i < num_queries) {
-            cp_async_4(sum, (which ? x.delta : x.lse) + sums_at + row + (size_t)i, 4);
+            const size_t at = (size_t)place.h * (size_t)about.num_q_tokens + row + (size_t)i;
+            cp_async_4(sum, (which ? x.delta : x.lse) + at, 4);
         } else if (which < 2) {
             *sum = which ? 0.0f : INFINITY;
         }
         if (DROPOUT && which == 0) { q_key = i < num_queries ? about.q_keys[row + (size_t)i] : 0; }
     };
     const int key = place.k_begin + k0;  // of all
-    const size_t kv_at = (size_t)key * (size_t)about.kv_stride + head_at;
+    const size_t kv_at = (size_t)key * (size_t)about.kv_stride + (size_t)head_at;
     tile_load<D, S::KEYS, THREADS>(k_tile, about.k + kv_at, about.kv_stride, num_rows, HS);
     tile_load<D, S::KEYS, THREADS>(v_tile, about.v + kv_at, about.kv_stride, num_rows, HS);
     if (first_step < num_steps) { load_queries(first_step); }
@@ -199,7 +204,7 @@ __global__ static void __launch_bounds__(128, D == 96 ? 3 : 0) attention_dkv_ker
         }
         __syncthreads();  // this step's queries are there, and nobody reads the step before any more
         if (step + 1 < num_steps) { load_queries(step + 1); }
-        if (row0 >= num_rows) { continue; }
+        if (num_left <= 0) { continue; }
         const char* q_tile = stages + step % 2 * S::STAGE_BYTES;
         const char* dout_tile = q_tile + S::Q_BYTES;
         const float* lse = (const float*)(q_tile + 2 * S::Q_BYTES);
@@ -232,15 +237,14 @@ __global__ static void __launch_bounds__(128, D == 96 ? 3 : 0) attention_dkv_ker
     }
     cp_async_wait_all();
     __syncthreads();
-    if (row0 >= num_rows) { return; }
+    if (num_left <= 0) { return; }
     // Its rows of dk and dv, and of a piece those among the kept ones.
-    const int num_left = num_rows - row0;
     auto store = [&](floatX* to, float* sums, char* tile, float(&c)[MT][D / 8][4], float factor) {
         int num_before = 0;  // rows of earlier pieces
-        to += (size_t)(key + row0) * (size_t)x.dkv_stride + head_at;
+        to += (size_t)(key + row0) * (size_t)x.dkv_stride + (size_t)head_at;
         if (sums != NULL) {
             num_before = about.kept.own_begin - key - row0;
-            sums += (size_t)(key + row0) * (size_t)about.kept.stride + head_at;
+            sums += (size_t)(key + row0) * (size_t)about.kept.stride + (size_t)head_at;
             accumulators_join<D, MT>(c, factor, sums, about.kept, num_left, num_before, HS);
             factor = 1.0f;
         }

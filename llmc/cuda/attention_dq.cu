@@ -95,7 +95,8 @@ static __device__ __forceinline__ void bias_backward(DistanceSums* sums, float* 
     }
 }
 
-// Blocks of an SM: without the number for D = 32, ptxas may take 8 to 30 registers more, for 3 of them.
+// Blocks of an SM: without the number for D = 32, ptxas may take 8 to 30 registers more, for 3 of them; with
+// it and a bias 8 bytes spill on sm_80, outside the loop.
 template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128, D == 32 ? 4 : 0) attention_dq_kernel(AttentionCall x) {
     using S = DqShape<D, DROPOUT>;

@@ -122,7 +122,7 @@ static void check_aligned(PtxThread* t, const char* space, uint64_t address, int
 }
 
 // --- shared memory -------------------------------------------------------------------------------------------------
-static uint64_t copiers[PTX_SHARED_BYTES / 2];  // of two bytes: the epoch 32 | thread + 1 of a cp.async that is under way there
+constexpr uint64_t COPYING = 1u << 31;  // of a shadow's writer, the first bit of the thread: its cp.async is under way
 struct Range {
     uint32_t begin, end;
 };
@@ -135,12 +135,12 @@ char* ptx_check_shared(PtxThread* t, uint64_t address, int num_bytes, PtxAccess 
                  ranges.back().end);
     }
     for (uint64_t i = address / 2; i <= (address + (uint64_t)num_bytes - 1) / 2; i++) {
-        if (copiers[i] >> 32 >= block_epoch) {
+        const uint64_t writer = ptx_shared_shadow[i].writer;
+        if (writer >> 32 < block_epoch) {
+            if (!is_write(how)) { ptx_fail(t, line, "read of shared memory at %#lx that this block has not written", (long)(2 * i)); }
+        } else if ((writer & COPYING) != 0) {
             ptx_fail(t, line, "%s of shared memory at %#lx: cp.async of thread %d is under way there", is_write(how) ? "write" : "read", (long)(2 * i),
-                     (int)(uint32_t)copiers[i] - 1);
-        }
-        if (!is_write(how) && ptx_shared_shadow[i].writer >> 32 < block_epoch) {
-            ptx_fail(t, line, "read of shared memory at %#lx that this block has not written", (long)(2 * i));
+                     (int)(writer >> 20 & 0x7ff));
         }
     }
     touch(&ptx_shared_shadow[address / 2], t, block_epoch, address, num_bytes, how, line);
@@ -194,10 +194,7 @@ void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t 
     }
     check_aligned(t, "global", from, source_bytes > 0 ? num_bytes : 1, line);
     for (uint32_t i = 0; i < source_bytes; i += 2) { ptx_check_global(t, from + i, 2, PTX_READ, line, span); }
-    for (uint32_t i = (uint32_t)to / 2; i < ((uint32_t)to + (uint32_t)num_bytes) / 2; i++) {
-        copiers[i] = (uint64_t)ptx_epoch << 32 | (uint32_t)(t->index + 1);
-        ptx_shared_shadow[i] = {};
-    }
+    for (uint32_t i = (uint32_t)to / 2; i < ((uint32_t)to + (uint32_t)num_bytes) / 2; i++) { ptx_shared_shadow[i] = {0, ptx_writer(t) | COPYING}; }
     copies[t->index].push_back({(uint32_t)to, from, num_bytes, (int)source_bytes, copy_group[t->index], line});
 }
 void ptx_copy_commit(PtxThread* t) {
@@ -209,7 +206,7 @@ void ptx_copy_wait(PtxThread* t, int groups) {
         if (c.group >= copy_group[t->index] - groups) { return false; }
         memcpy(ptx_shared_memory + c.to, (const void*)c.from, (size_t)c.source_bytes);
         memset(ptx_shared_memory + c.to + c.source_bytes, 0, (size_t)(c.num_bytes - c.source_bytes));
-        for (uint32_t i = c.to / 2; i < (c.to + (uint32_t)c.num_bytes) / 2; i++) { copiers[i] = 0, ptx_shared_shadow[i] = {0, ptx_writer(t)}; }
+        for (uint32_t i = c.to / 2; i < (c.to + (uint32_t)c.num_bytes) / 2; i++) { ptx_shared_shadow[i] = {0, ptx_writer(t)}; }
         return true;
     });
 }

@@ -3,8 +3,8 @@ faults.cu -- kernels like those of llmc/cuda with one mistake each: `faults NAME
 status 0; `faults NAME faulty` must end with the words beside it in test/test_cuda_emu.sh.
 
     shifted         elementwise: vectors of four at an address that is not a multiple of 16
-    beyond          elementwise: one store too many
-    tile            rows: one value more than there is dynamic shared memory
+    beyond          rows: a warp for a row that is not there
+    tile            matmul: one row more than a tile in shared memory has
     unwritten       norms: a warp's part of a sum that nobody wrote
     copy            attention: a tile from cp.async, read before it was waited for
     barrier         classifier: a sum in shared memory made anew while others still read it
@@ -54,9 +54,25 @@ static int shifted(float*) {
     return cudaDeviceSynchronize();
 }
 
-static int beyond(float*) {
-    fill<<<2, N>>>(device_array<float>(N), faulty ? N + 1 : N, 0.0f);
-    return cudaDeviceSynchronize();
+__global__ static void put_rows(float* out, int num_rows) {
+    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (row < num_rows) { out[row * 32 + (int)threadIdx.x % 32] = (float)row; }
+}
+static int beyond(float* out) {
+    put_rows<<<3, N / 2>>>(out, faulty ? N / 32 + 1 : N / 32);
+    return wrong_values(out, N, [](int i) { return (float)(i / 32); });
+}
+
+__global__ static void turn_tile(float* out, int num_rows) {
+    constexpr int TILE = 16;
+    __shared__ float tile[TILE][TILE + 1];
+    for (int i = (int)threadIdx.x; i < TILE * num_rows; i += 32) { tile[i / TILE][i % TILE] = (float)i; }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < TILE * TILE; i += 32) { out[i] = tile[i % TILE][i / TILE]; }
+}
+static int tile(float* out) {
+    turn_tile<<<1, 32>>>(out, faulty ? 17 : 16);
+    return wrong_values(out, N, [](int i) { return (float)(i % 16 * 16 + i / 16); });
 }
 
 __global__ static void through_shared(float* out, int n) {
@@ -65,11 +81,6 @@ __global__ static void through_shared(float* out, int n) {
     __syncthreads();
     for (int i = (int)threadIdx.x; i < N; i += 32) { out[i] = row[i]; }
 }
-static int tile(float* out) {
-    through_shared<<<1, 32, N * sizeof(float)>>>(out, faulty ? N + 1 : N);
-    return wrong_values(out, N, index_of);
-}
-
 __global__ static void warps_sum(float* out, int num_writers) {
     __shared__ float part[N / 32];
     if (threadIdx.x % 32 == 0 && (int)threadIdx.x / 32 < num_writers) { part[threadIdx.x / 32] = 1.0f; }

@@ -31,7 +31,7 @@ typedef struct {
 } MeasureModel;
 
 static inline PlanChain measure_chain(const DynapipeBlocks_v1* blocks) {
-    PlanChain chain = {blocks->num_layers, blocks->num_dec_layers, 1, 1, blocks->last_in_rows};
+    PlanChain chain = {blocks->num_layers, blocks->num_dec_layers, 1, 1, blocks->last_in_rows != 0};
     if (blocks->layer_blocks > 0) { chain.enc_blocks = blocks->layer_blocks; }
     if (blocks->dec_layer_blocks > 0) { chain.dec_blocks = blocks->dec_layer_blocks; }
     return chain;

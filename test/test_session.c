@@ -230,6 +230,41 @@ static void the_position_outlives_the_choice_of_stages(void) {
     data_end();
 }
 
+// Before the choice of stages or after: the run goes on with the costs of this start.
+static void costs_of_an_earlier_version_are_none(void) {
+    DynapipeRange range;
+    Arena arena = {0};
+    LoaderBatch batch;
+    data_begin();
+    for (int restored_first = 0; restored_first < 2; restored_first++) {
+        Text text;
+        Dynapipe* dp = session_with_data(1, NULL);
+        CHECK_OK(loader_next(dp->train, &batch, &arena));
+        CHECK_OK(choose(dp, &range, 2, (DynapipeShapes_v1){0}, true));
+        CHECK_OK(text_open(&text));
+        CHECK_OK(session_settings_write(dp, text.out));
+        fwrite(batch.position, 1, batch.position_bytes, text.out);
+        CHECK_OK(text_close(&text));
+        static const char version[] = "dynapipe-costs 7";
+        const size_t last = sizeof version - 2;
+        size_t at = 0;
+        while (at + last < text.num_chars && memcmp(text.text + at, version, last + 1) != 0) { at++; }
+        CHECK(at + last < text.num_chars);
+        text.text[at + last] = '6';
+        if (restored_first) {
+            dynapipe_close(dp);
+            dp = session_with_data(1, NULL);
+        }
+        CHECK_OK((Status)dynapipe_restore(dp, text.text, text.num_chars, 1));
+        if (restored_first) { CHECK_OK(choose(dp, &range, 2, (DynapipeShapes_v1){0}, true)); }
+        CHECK(stands_at(dp, &batch) && dp->next_step == 1 && !dp->resplit.has_saved_costs);
+        free(text.text);
+        dynapipe_close(dp);
+    }
+    arena_free(&arena);
+    data_end();
+}
+
 // === costs and memory ====================================================================================
 
 // What kernels ask for reaches the planner, or is refused before anything is planned.
@@ -1374,6 +1409,7 @@ int main(int argc, char** argv) {
     RUN(a_record_is_json_whatever_is_in_it);
     RUN(members_kept_for_later_are_zero);
     RUN(the_position_outlives_the_choice_of_stages);
+    RUN(costs_of_an_earlier_version_are_none);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
     RUN(the_fastest_shape_is_chosen);
     RUN(the_arena_grows_up_to_the_limit);

@@ -210,6 +210,23 @@ static void records_of_others_say_what_still_holds(void) {
     session_refit_free(&refit);
 }
 
+// Nothing is known then, as at the start of a run, and the loader gets what is its.
+static void a_record_of_another_version_is_passed_over(void) {
+    static uint8_t record[MOST_RECORD];
+    SessionRefit refit;
+    size_t num_bytes;
+    session_refit_init(&refit, true);
+    for (char version = '0'; version <= '9'; version++) {
+        memcpy(record, whole.record, whole.record_bytes);
+        const bool is_ours = record[whole.record_bytes - 1] == (uint8_t)version;
+        record[whole.record_bytes - 1] = (uint8_t)version;
+        CHECK_OK(restore(&refit, record, &num_bytes));
+        CHECK_EQ(num_bytes, sizeof loader);
+        CHECK_EQ(refit.num_versions > 0, is_ours);
+    }
+    session_refit_free(&refit);
+}
+
 // Whatever byte is wrong: nothing is taken, and the loader will not know what is left.
 static void a_damaged_record_is_not_taken(void) {
     static uint8_t record[MOST_RECORD];
@@ -341,6 +358,7 @@ int main(void) {
     RUN(a_resumed_run_plans_as_the_whole_one);
     RUN(saving_changes_nothing);
     RUN(records_of_others_say_what_still_holds);
+    RUN(a_record_of_another_version_is_passed_over);
     RUN(a_damaged_record_is_not_taken);
     RUN(plans_know_the_machine_and_what_was_found);
     RUN(a_record_holds_for_the_same_speeds);

@@ -361,7 +361,16 @@ static void take_times(CostModel* out, const Dynapipe* dp, const CostModel* of) 
 static Status parse_saved(bool* differ, CostModel models[2], Machine* machine, const Dynapipe* dp) {
     Text text;
     const CostMeasured *then = &models[0].measured, *now = &dp->costs.measured;
-    TRY(cost_file_parse(&models[0], machine, dp->saved_costs, "the checkpoint's costs", NULL));
+    Status status = cost_file_parse(&models[0], machine, dp->saved_costs, "the checkpoint's costs", NULL);
+    if (status == STATUS_NO_MEMORY) { return status; }
+    if (status != STATUS_OK) {  // such as an earlier version's: there are this start's
+        dp->saved_costs[0] = '\0';
+        if (dp->transport.rank == 0) {
+            printf("costs: this start's, the saved ones cannot be used: %s\n", status_message());
+            fflush(stdout);
+        }
+        return STATUS_OK;
+    }
     *differ = then->num_ranks == now->num_ranks && then->ranks_per_host == now->ranks_per_host &&
               then->num_replicas == now->num_replicas && then->interface == now->interface &&
               (machine->num_ranks == 0 || machine->num_ranks == dp->transport.num_ranks);

@@ -176,13 +176,22 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     const uint8_t* data = (const uint8_t*)position;
     session_refit_forget(refit);
     drop_models(refit);
-    if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
+    if (*num_bytes < sizeof tail) { return STATUS_OK; }
     size_t left_bytes = *num_bytes - sizeof tail;
     memcpy(&tail, data + left_bytes, sizeof tail);
-    if (memcmp(tail.magic, REFIT_MAGIC, sizeof REFIT_MAGIC) != 0) { return STATUS_OK; }
-    bool is_whole = tail.num_bytes >= sizeof head && tail.num_bytes <= left_bytes;
+    const size_t name_bytes = sizeof REFIT_MAGIC - 1;
+    const char version = tail.magic[name_bytes];
+    if (memcmp(tail.magic, REFIT_MAGIC, name_bytes) != 0 || version < '0' || version > '9') {
+        return STATUS_OK;
+    }
+    bool is_whole = tail.num_bytes <= left_bytes;
     const uint8_t* begin = data + left_bytes - (is_whole ? tail.num_bytes : 0);
     is_whole = is_whole && tail.hash == hash_finish(hash_bytes(HASH_SEED, begin, tail.num_bytes));
+    if (is_whole && version != REFIT_MAGIC[name_bytes]) {  // passed over; all versions have this footer
+        *num_bytes = left_bytes - tail.num_bytes;
+        return STATUS_OK;
+    }
+    is_whole = is_whole && tail.num_bytes >= sizeof head;
     if (is_whole) { memcpy(&head, begin, sizeof head); }
     size_t version_bytes = sizeof(VersionHead) + (size_t)head.num_ranks * sizeof(RefitOfRank);
     is_whole = is_whole && head.num_ranks >= 1 && head.num_ranks <= MOST_RANKS && head.num_versions >= 1 &&

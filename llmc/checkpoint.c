@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../util/numbers.h"
+#include "kinds.h"
 #include "llmc_error.h"
 
 enum { MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
@@ -228,9 +229,21 @@ Status checkpoint_write(const char* path, CheckpointBody body, const Model* mode
 
 // --- reading -----------------------------------------------------------------------------------------------
 
+static const ModelKind* kind_of_magic(int32_t magic) {
+    static const ModelKind* const kinds[] = {&gpt2_kind, &t5_kind, &llama_kind};
+    for (int i = 0; i < 3; i++) {
+        if (magic == kinds[i]->checkpoint_magic) { return kinds[i]; }
+    }
+    return NULL;
+}
+
 static Status check_model_header(const CheckpointFile* file, const int32_t* header, const ModelKind* kind,
                                  ModelConfig* out) {
     const char* path = checkpoint_path_tail(file->path);
+    if (kind == NULL) { kind = kind_of_magic(header[0]); }
+    if (kind == NULL) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: magic %d is no model's ---> use a model_*.bin", path, header[0]);
+    }
     if (header[0] != kind->checkpoint_magic) {
         return FAIL(STATUS_BAD_FORMAT,
                     "%s: magic %d is not %d: no %s model ---> use a model_*.bin of this trainer", path,

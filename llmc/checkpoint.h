@@ -58,7 +58,7 @@ Status checkpoint_create_state(const char* path, const ModelConfig* config, cons
 Status checkpoint_write(const char* path, CheckpointBody body, const Model* model, const void* values,
                         int64_t begin, int64_t end, uint64_t* sum);
 
-// These check header and length. Of a model file, which must be of this kind:
+// These check header and length. Of a model file, which must be of this kind (NULL: any):
 Status checkpoint_read_config(ModelConfig* out, const ModelKind* kind, const char* path);
 // Reads what checkpoint_write() writes, and tied copies too. PARAMS and FLOATS from a model file, whose
 // shape must be model->config, the others from a state file; MASTER only if it has one. A NaN or infinite

@@ -843,12 +843,12 @@ static bool look_at_head(Source* source) {
 static bool read_shape(Source* source, const ModelKind* kind, const char* path) {
     if (!hf_config_read(&source->config, path)) { return false; }
     const ModelKind* theirs = hf_config_kind(&source->config);
-    if (kind != theirs) {
+    if (kind != NULL && kind != theirs) {
         return llmc_fail("%s: model_type \"%s\" is no %s ---> train it with train_%s",
                          checkpoint_path_tail(path), type_names[source->config.type], kind->title,
                          theirs->name);
     }
-    source->config.shape.kind = kind;
+    source->config.shape.kind = theirs;
     return model_check(&source->config.shape, checkpoint_path_tail(path));
 }
 
@@ -1246,16 +1246,8 @@ bool models_is_checkpoint(const char* model) {
     return num_chars > 4 && strcmp(model + num_chars - 4, ".bin") == 0;
 }
 
-static bool read_any(ModelConfig* out, const ModelKind* kind, const char* path) {
-    return models_is_checkpoint(path) ? llmc_ok(checkpoint_read_config(out, kind, path))
-                                      : hf_checkpoint_read_config(out, NULL, kind, path);
-}
-
 bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len) {
-    if (!models_is_checkpoint(model) && !hf_checkpoint_is(model)) {
-        return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
-    }
-    // the kind is known from the file; otherwise the last message is about GPT-2
-    return read_any(out, &t5_kind, model) || read_any(out, &llama_kind, model) ||
-           read_any(out, &gpt2_kind, model);
+    if (models_is_checkpoint(model)) { return llmc_ok(checkpoint_read_config(out, NULL, model)); }
+    if (hf_checkpoint_is(model)) { return hf_checkpoint_read_config(out, NULL, NULL, model); }
+    return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
 }

@@ -77,7 +77,7 @@ Nothing here ends the program: on false status_message() names file, field or te
 
 // Is it a directory with a config.json, a *.safetensors, or an index of shards?
 bool hf_checkpoint_is(const char* path);
-// details (may be NULL): tokens and other fields of config.json. `kind`: the supported kind.
+// details (may be NULL): tokens and other fields of config.json. `kind`: the supported kind; NULL: any.
 bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path);
 // As checkpoint_read(): values[i] belongs to model->params[begin + i]; body PARAMS (floatX) or FLOATS
 // (float32, a master's first values). The file must be of model->config.

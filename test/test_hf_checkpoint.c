@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "../llmc/model.h"
 #include "../llmc/kinds.h"
@@ -214,6 +215,36 @@ static void wrong_configs_are_refused(void) {
     CHECK(strstr(status_message(), "train_gpt2") != NULL);
 }
 
+// No kind is asked for, and no other is tried.
+static void a_broken_file_is_told_by_its_own_kind(void) {
+    static const char* const kinds[] = {"gpt2", "t5", "llama"};
+    ModelConfig config;
+    char path[256];
+    for (int i = 0; i < 3; i++) {
+        CHECK(models_read_config(&config, hf_golden_path(kinds[i]), 0, 0));
+        CHECK(strcmp(config.kind->name, kinds[i]) == 0);
+        snprintf(path, sizeof path, "%s", path_of("model.bin", ""));
+        CHECK_OK(checkpoint_create_model(path, &config));
+        CHECK_OK(checkpoint_file_rename(path));
+        CHECK(models_read_config(&config, path, 0, 0) && strcmp(config.kind->name, kinds[i]) == 0);
+        CHECK_EQ(truncate(path, 2000), 0);
+        CHECK(!models_read_config(&config, path, 0, 0));
+        CHECK(strstr(status_message(), "model.bin: 2000 bytes, but its header asks for ") != NULL);
+        snprintf(path, sizeof path, "%s", make_edited(kinds[i], &(Edit){.add = "classifier.weight"}, NULL));
+        CHECK(!models_read_config(&config, path, 0, 0));
+        CHECK(strstr(status_message(), "classifier.weight is no tensor of this model") != NULL);
+    }
+    write_text(path_of("edited", "config.json"), "{\"model_type\": \"llama\", \"rope_scaling\": 2}");
+    snprintf(path, sizeof path, "%s", path_of("edited", ""));
+    CHECK(!models_read_config(&config, path, 0, 0));
+    CHECK(strstr(status_message(), "rope_scaling ---> must be an object") != NULL);
+    snprintf(path, sizeof path, "%s", path_of("none.bin", ""));
+    write_text(path, "");
+    CHECK_EQ(truncate(path, 2000), 0);
+    CHECK(!models_read_config(&config, path, 0, 0));
+    CHECK(strstr(status_message(), "none.bin: magic 0 is no model's --->") != NULL);
+}
+
 static void another_model_is_refused(void) {
     Model model;
     if (!load(&model, hf_golden_path("t5"), 0, -1, true)) { return; }
@@ -325,6 +356,7 @@ int main(int argc, char** argv) {
     RUN(padding_is_zero);
     RUN(wrong_tensors_are_refused);
     RUN(wrong_configs_are_refused);
+    RUN(a_broken_file_is_told_by_its_own_kind);
     RUN(another_model_is_refused);
     RUN(tensors_decide_whether_the_head_is_tied);
     RUN(a_tied_head_without_factor_is_the_embedding);

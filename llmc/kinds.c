@@ -277,6 +277,12 @@ static bool parse_name(ModelConfig* out, const Family* family, const char* text)
 }
 
 static bool fail_unknown(const char* descriptor, const ModelKind* kind, const Family* family) {
+    const ModelKind* theirs = models_kind_of(descriptor);
+    const char* text = descriptor;
+    if (theirs != kind && theirs != &gpt2_kind && find_family(theirs, &text) != NULL) {
+        return llmc_fail("model \"%.40s\" is no %s ---> train_%s takes it", descriptor, kind->title,
+                         theirs->name);
+    }
     if (family == NULL) {
         return llmc_fail("model \"%.40s\" is unknown ---> use %s", descriptor,
                          kind == &t5_kind ? "t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, such as "

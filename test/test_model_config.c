@@ -186,6 +186,10 @@ static void the_rest_is_refused_with_a_remedy(void) {
             fails_with(families[i].kind, families[i].descriptors[k], 0, 0, families[i].words);
         }
     }
+    fails_with(&gpt2_kind, "qwen2:0.5b", 0, 0, "is no GPT-2 ---> train_llama takes it");
+    fails_with(&t5_kind, "llama:l4c128h4", 0, 0, "is no T5 ---> train_llama takes it");
+    fails_with(&llama_kind, "flan-t5:base", 0, 0, "is no Llama ---> train_t5 takes it");
+    fails_with(&gpt2_kind, "my-t5", 0, 0, "---> use d6 d12");  // a mistyped path
     fails_with(&gpt2_kind, "l4c130h4", 0, 0, "130 channels cannot be shared by 4 heads ---> ");
     fails_with(&gpt2_kind, "l5000c8h1", 0, 0, "layers 5000 ---> must be 1 to 4096");
     fails_with(&gpt2_kind, "l1c100000h1", 0, 0, "channels 100000 ---> must be");

@@ -106,7 +106,11 @@ ok $? "the tokenizer of the data goes along"
 # gpt2's config says 49; this data ends texts with 1, as its own export says
 grep -q 'warning: .*hf_gpt2 ends texts with token 49, the data with 1$' "$work/gpt2-1.log" && ! grep -q warning "$work/flan-1.log"
 ok $? "other tokens than the model's: $(grep -o 'warning:.*' "$work/gpt2-1.log")"
-grep -q '"eos_token_id": 49' "$work/gpt2-trained.hf/config.json" && grep -q '"eos_token_id": 1,' "$work/gpt2-converted.hf/config.json"
-ok $? "what the first files said of tokens stays; without any the data says it"
+for folder in trained converted; do
+    grep -q '"eos_token_id": 1,\?$' "$work/gpt2-$folder.hf/config.json" && grep -q '"eos_token_id": 1,\?$' "$work/gpt2-$folder.hf/generation_config.json"
+    ok $? "gpt2-$folder: generate() stops where the data's texts end"
+done
+grep -q '"bos_token_id": 49' "$work/gpt2-trained.hf/config.json" && grep -q '"bos_token_id": 1,' "$work/gpt2-converted.hf/config.json"
+ok $? "what the first files said of other tokens stays; without any the data says it"
 
 finish

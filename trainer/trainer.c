@@ -609,7 +609,8 @@ static Status check_tokenizer(const Trainer* t, const char* path) {
 }
 
 // Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
-// unlearn them, and without padding in the data the decoder has no start token.
+// unlearn them, and without padding in the data the decoder has no start token. Chat models end answers with
+// a token of their own, which a decoder-only model's data need not have: export_hf().
 static void check_tokens_fit(Trainer* t, const char* path) {
     int pad = t->info.pad_token, eot = t->info.eot_token;
     const HfConfig* like = &t->like;
@@ -623,6 +624,14 @@ static void check_tokens_fit(Trainer* t, const char* path) {
     bool other_start = t->kind->has_decoder && like->start_token != pad;
     bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
     if ((!other_start && !other_end) || !t->is_main) { return; }
+    if (!t->kind->has_decoder) {
+        fprintf(
+            stderr,
+            "warning: -e %s ends texts with token %d, the data with %d\n  ---> so does the model from now "
+            "on; --export-hf writes %d as eos_token_id\n",
+            checkpoint_path_tail(path), like->eos_token, eot, eot);
+        return;
+    }
     fprintf(stderr,
             "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
             "tokenizer? (prepare_data --tokenizer)\n",
@@ -841,7 +850,9 @@ static void export_hf(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS], model[CHECKPOINT_PATH_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
-    const HfConfig like = t->has_like ? t->like : config_of_data(t);
+    HfConfig like = t->has_like ? t->like : config_of_data(t);
+    // what the model has learned to end with; with the first files' token generate() would never stop
+    if (!t->kind->has_decoder) { like.eos_token = t->info.eot_token; }
     // of the model, whose tokenizer is the data's, first
     HfTokens tokens = {.folders = {t->has_like ? hf_folder(t->flags.model, model) : NULL,
                                    folder_of(t->flags.train_pattern, folder)},

@@ -544,7 +544,6 @@ HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like) {
     if (is_rotary) {
         out.type = config->qkv_bias ? HF_QWEN2 : HF_LLAMA;
         out.dropout = 0;
-        if (like != NULL) { out.shape.max_seq_len = like->shape.max_seq_len; }  // -t was shorter
     }
     // mT5 has no factor, so not a tied head of ours
     if (like != NULL && like->type == HF_MT5 && !config->tied_head) { out.type = HF_MT5; }

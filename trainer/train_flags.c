@@ -10,7 +10,7 @@
 static const OptionSpec specs[] = {
     {"-i",  OPTION_STRING, FIELD(train_pattern),     NULL,     0, 0,    NULL, "FILES", "training data: sample files of prepare_data, or llm.c's token files; a glob"},
     {"-j",  OPTION_STRING, FIELD(val_pattern),       NULL,     0, 0,    NULL, "FILES", "validation data"},
-    {"-e",  OPTION_STRING, FIELD(model),             NULL,     0, 0,    NULL, "MODEL", "a checkpoint (.bin), the folder of a run (its newest checkpoint) or of Hugging Face files, or the shape of a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads), t5:small, flan-t5:base, byt5:l2c64h4, qwen2:0.5b, llama:l4c128h4g2 (2 heads of keys) [d12, t5:small or tinyllama:1.1b]"},
+    {"-e",  OPTION_STRING, FIELD(model),             NULL,     0, 0,    NULL, "MODEL", "a checkpoint (.bin), the folder of a run (its newest checkpoint) or of Hugging Face files, or the shape of a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads), t5:small, flan-t5:base, byt5:l2c64h4, qwen2:0.5b, llama:l4c128h4g2 (2 heads of keys) [d12, t5:small or llama:l12c768h12]"},
     {"-o",  OPTION_STRING, FIELD(output_dir),        NULL,     0, 0,    NULL, "DIR",   "folder for checkpoints, main.log and metrics.jsonl"},
     {"-n",  OPTION_STRING, FIELD(checkpoint_every),  NULL,     0, 0,    NULL, "N",     "save a checkpoint every N steps, or by time: 90s, 10m, 2h; 0: only at the end [10m, of which the newest two are kept]"},
     {"-nk", OPTION_INT,    FIELD(checkpoints_keep),  "0",      0, 2e9,  NULL, "N",     "keep only the newest N checkpoints; 0: all"},

@@ -499,7 +499,6 @@ static Scratch split_scratch(const Job* job, Side side) {
     return parts;
 }
 
-// Block i of a stack, or, for its x only, N.
 static Block block_at(const Job* job, Side side, int i) {
     const Model* m = job->model;
     const StackActs* s = &job->acts.stacks[side];
@@ -513,11 +512,11 @@ static Block block_at(const Job* job, Side side, int i) {
         for (int k = l * of_layer; k <= i; k++) {
             take_own(&b, m, block_about(m, side, k)->type, is_in_rows(m, side, k) ? s->R : s->T, &cursor);
         }
-        if (type != BLOCK_FFN && i < num_blocks) {
+        if (type != BLOCK_FFN) {
             b.in = s->in[type] + l * s->T * in_width(m, type);
             b.din = b.in + s->T * in_width(m, type);
         }
-        if (type == BLOCK_CROSS && i < num_blocks) {
+        if (type == BLOCK_CROSS) {
             b.kv = s->kv + l * job->acts.stacks[ENC].T * 2 * heads_width(m);
             b.dkv = b.kv + job->acts.stacks[ENC].T * 2 * heads_width(m);
         }

@@ -42,7 +42,7 @@ typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
     int32_t num_rows;           // supervised tokens; may be 0 in queries of bytes, and of a piece; of infer()
-                                // num_seqs where last_in_rows
+                                // num_seqs, with rows and targets NULL
     int32_t max_seq_tokens;     // longest window
     int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])

@@ -716,6 +716,40 @@ static void pieces_are_known_by_text_and_score(void) {
             memcpy(model + at, head, 4);
             memcpy(model + at + 4, text, length);
             memcpy(model + at + 4 + length, tail, 3);
+// vocab.json and merges.txt beside it do not say how texts are split: what tokenizer.json says decides, and
+// where it is refused for that, no remedy leads back to GPT-2's split.
+static void tokenizer_json_is_taken_first(void) {
+    const Change split = {"pre_tokenizer",
+                          "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
+                          "\"individual_digits\": true}, @]}",
+                          NULL};
+    const Change other = {"model.vocab.aa", "419", NULL};
+    char *merges, *tables, *json, path[256];
+    TokenizerFolder got;
+    CHECK_OK(file_read_text(&merges, NULL, TINY_MERGES));
+    CHECK_OK(file_read_text(&tables, NULL, TINY_VOCAB));
+    put_none();
+    snprintf(path, sizeof path, "%s/data.json", folder);
+    unlink(path);
+    put("vocab.json", tables);
+    put("merges.txt", merges);
+    CHECK_OK(tokenizer_folder_open(&got, folder, -1));
+    tokenizer_folder_close(&got);
+    const uint64_t of_tables = folder_hash(TOKENIZER_GPT2);
+    json = changed_text(BPE, &other, 1);
+    put("tokenizer.json", json);
+    CHECK(folder_hash(TOKENIZER_GPT2) != of_tables);
+    free(json);
+    json = changed_text(BPE, &split, 1);
+    put("tokenizer.json", json);
+    CHECK_FAILS(tokenizer_folder_open(&got, folder, -1), STATUS_BAD_FORMAT,
+                "pre_tokenizer.type is \"Sequence\"");
+    CHECK(strstr(status_message(), "merges.txt") == NULL);
+    free(json);
+    free(tables);
+    free(merges);
+}
+
             memcpy(model + at + 7 + length, &score, 4);
             at += 11 + length;
             json_array_append_new(list, json_pack("[sf]", text, (double)score));
@@ -780,3 +814,4 @@ int main(int argc, char** argv) {
     CHECK_EQ(system(command), 0);
     return test_end();
 }
+    RUN(tokenizer_json_is_taken_first);

@@ -303,19 +303,16 @@ static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, 
     return access(f->paths[0], R_OK) == 0;
 }
 
-// Hugging Face's files of ByT5 have no vocabulary, only its class name; of Qwen2's only tokenizer.json has
-// all. If a folder has files of several tokenizers, data.json selects.
-static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerClass class_name) {
+// Hugging Face's files of ByT5 have no vocabulary, only its class name. vocab.json and merges.txt do not say
+// how texts are split, tokenizer.json does. If a folder has files of several tokenizers, data.json selects.
+static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, bool is_byt5) {
     SampleTokenizer kind = f->data.vocab.tokenizer;
     if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
     if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
     if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
-    if (class_name == TOKENIZER_CLASS_QWEN2) { return find(f, out, folder, CHOICE_HF); }
-    if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
-    if (kind == TOKENIZER_UNKNOWN && class_name == TOKENIZER_CLASS_BYT5) {
-        return find(f, out, folder, CHOICE_BYT5);
-    }
-    return find(f, out, folder, CHOICE_HF);
+    if (kind == TOKENIZER_UNKNOWN && is_byt5) { return find(f, out, folder, CHOICE_BYT5); }
+    if (find(f, out, folder, CHOICE_HF)) { return true; }
+    return kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2);
 }
 
 static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
@@ -348,9 +345,9 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
         options.choice = folder[3] == '5' ? CHOICE_BYT5 : CHOICE_BYTES;
         return tokenizer_open(&f->tokenizer, &options);
     }
-    const TokenizerClass class_name = tokenizer_config_read(folder, &of_config);
+    const bool is_byt5 = tokenizer_config_read(folder, &of_config);
     TRY(data_json_read(&f->data, folder, &has_data));
-    if (!choose(f, &options, folder, class_name)) {
+    if (!choose(f, &options, folder, is_byt5)) {
         return FAIL(STATUS_IO,
                     "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model or "
                     "tokenizer.model; vocab.json and merges.txt; tokenizer.json), or the folder of the data; "

@@ -61,9 +61,9 @@ Status tokenizer_save(const Tokenizer* tokenizer, const char* folder);
 /*
 The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files; or "bytes", "byt5".
 
-data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model, vocab.json and
-merges.txt, a tokenizer_config.json that names ByT5's, or tokenizer.json. input_end is then end-of-text for
-encoder-decoder tokenizers and nothing for the others, whose prompts are continued texts.
+data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model or tokenizer.model, a
+tokenizer_config.json that names ByT5's, tokenizer.json, or vocab.json and merges.txt. input_end is then
+end-of-text for encoder-decoder tokenizers and nothing for the others, whose prompts are continued texts.
 */
 
 typedef struct {

@@ -104,6 +104,14 @@ if ldd ./prepare_data | grep -q sentencepiece; then
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
     check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
     check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad records skipped' "$dir/log")" = "1 1" ]
+    # without padding: the name says whose pieces they are, or --input-end
+    for case in "model=tokenizer.model auto 22 400" "model=tokenizer.model eos 30 400" "model=spiece.model auto 30 500"; do
+        read -r file end wanted vocabulary <<<"$case"
+        rm -rf "$dir/llama.tok" "$dir/llama" && tokenizer llama "spiece_llama.$file"
+        good t "The planner cuts the batch." "The planner cuts the batch." >"$dir/llama.jsonl"
+        ./prepare_data --quiet --tokenizer "$dir/llama.tok" --input-end "$end" --max-tokens 21 --val-fraction 0 --out "$dir/llama" "$dir/llama.jsonl"
+        check "pieces of $file, --input-end $end" [ "$(tokens "$dir/llama/train.bin") $(number "$dir/llama/train.bin" 36 4)" = "$wanted $vocabulary" ]
+    done
     fails "no SentencePiece model" ./prepare_data --tokenizer "$dir/broken.tok" --out "$dir/x" "$dir/one.jsonl"
 else
     skipped=$((skipped + 1))

@@ -121,12 +121,33 @@ static void qwen2_equals_golden_tokens(void) {
     tokenizer_close(tokenizer);
 }
 
-// BPE with bytes, no padding, no sentinels.
+// Pieces without padding, under the name that says whose they are.
+static Tokenizer* open_named(const char* name) {
+    static char path[64];  // borrowed until close
+    char folder[] = "/tmp/test_tokenizer_XXXXXX", *model;
+    size_t num_bytes;
+    FileWriter writer;
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    CHECK_OK(file_read_text(&model, &num_bytes, "test/golden/spiece_llama.model"));
+    CHECK_OK(file_writer_open(&writer, path));
+    file_writer_write(&writer, model, num_bytes);
+    CHECK_OK(file_writer_commit(&writer));
+    Tokenizer* tokenizer = open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {path}, -1});
+    unlink(path);
+    rmdir(folder);
+    free(model);
+    return tokenizer;
+}
+
+// BPE with bytes, no padding; a Llama's have no sentinels, a T5's do.
 static void llama_pieces_equal_golden_ids(void) {
-    Tokenizer* tokenizer =
-        open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {"test/golden/spiece_llama.model"}, -1});
+    Tokenizer* tokenizer = open_named("tokenizer.model");
     check_vocab(tokenizer, TOKENIZER_SENTENCEPIECE, 400, 2, -1, INPUT_END_NEWLINE);
     check_golden(tokenizer, "test/golden/spiece_llama_texts.json", "llama");
+    tokenizer_close(tokenizer);
+    tokenizer = open_named("spiece.model");
+    check_vocab(tokenizer, TOKENIZER_SENTENCEPIECE, 500, 2, -1, INPUT_END_EOT);
     tokenizer_close(tokenizer);
 }
 
@@ -695,27 +716,6 @@ static void a_bpe_is_known_by_ids_and_merges(void) {
     tokenizer_close(tokenizer);
 }
 
-// A spiece.model, and the tokenizer.json that transformers makes of it, with its sentinels.
-static void pieces_are_known_by_text_and_score(void) {
-    enum { NUM = 40, OTHERS = 4 };
-    uint64_t hashes[OTHERS][2];
-    for (int other = 0; other < OTHERS; other++) {
-        char model[NUM * 32];
-        size_t at = 0;
-        Rng rng = rng_seed(seed);
-        json_t* list = json_array();
-        for (int i = 0; i < NUM; i++) {
-            char text[16];
-            float score = -(float)rng_between(&rng, 1, 1 << 20) / 1024;
-            snprintf(text, sizeof text, "\xe2\x96\x81%d", i + (other == 1 && i == 7));
-            if (other == 2 && i == NUM - 1) { score -= 0.25f; }
-            if (other == 3 && i == 0) { continue; }
-            size_t length = strlen(text);
-            const char head[] = {0x0a, (char)(length + 9), 0x0a, (char)length};
-            const char tail[] = {0x18, 1, 0x15};  // a type between
-            memcpy(model + at, head, 4);
-            memcpy(model + at + 4, text, length);
-            memcpy(model + at + 4 + length, tail, 3);
 // vocab.json and merges.txt beside it do not say how texts are split: what tokenizer.json says decides, and
 // where it is refused for that, no remedy leads back to GPT-2's split.
 static void tokenizer_json_is_taken_first(void) {
@@ -750,6 +750,27 @@ static void tokenizer_json_is_taken_first(void) {
     free(merges);
 }
 
+// A spiece.model, and the tokenizer.json that transformers makes of it, with its sentinels.
+static void pieces_are_known_by_text_and_score(void) {
+    enum { NUM = 40, OTHERS = 4 };
+    uint64_t hashes[OTHERS][2];
+    for (int other = 0; other < OTHERS; other++) {
+        char model[NUM * 32];
+        size_t at = 0;
+        Rng rng = rng_seed(seed);
+        json_t* list = json_array();
+        for (int i = 0; i < NUM; i++) {
+            char text[16];
+            float score = -(float)rng_between(&rng, 1, 1 << 20) / 1024;
+            snprintf(text, sizeof text, "\xe2\x96\x81%d", i + (other == 1 && i == 7));
+            if (other == 2 && i == NUM - 1) { score -= 0.25f; }
+            if (other == 3 && i == 0) { continue; }
+            size_t length = strlen(text);
+            const char head[] = {0x0a, (char)(length + 9), 0x0a, (char)length};
+            const char tail[] = {0x18, 1, 0x15};  // a type between
+            memcpy(model + at, head, 4);
+            memcpy(model + at + 4, text, length);
+            memcpy(model + at + 4 + length, tail, 3);
             memcpy(model + at + 7 + length, &score, 4);
             at += 11 + length;
             json_array_append_new(list, json_pack("[sf]", text, (double)score));
@@ -808,10 +829,10 @@ int main(int argc, char** argv) {
     RUN(what_json_cannot_say_is_not_written);
     RUN(a_copy_has_the_tokenizers_files);
     RUN(a_bpe_is_known_by_ids_and_merges);
+    RUN(tokenizer_json_is_taken_first);
     RUN(pieces_are_known_by_text_and_score);
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     CHECK_EQ(system(command), 0);
     return test_end();
 }
-    RUN(tokenizer_json_is_taken_first);

@@ -576,6 +576,8 @@ static Status open_tokenizer(Prepare* p) {
     p->vocab = *tokenizer_vocab(p->tokenizer);
     bool pairs = p->vocab.input_end == INPUT_END_EOT, is_plain = p->form.form.name == NULL;
     if (options->input_end != 0) { p->vocab.input_end = (SampleInputEnd)options->input_end; }
+    // pieces may be of a T5 whatever the file's name
+    pairs = pairs || (p->vocab.tokenizer == TOKENIZER_SENTENCEPIECE && p->vocab.input_end == INPUT_END_EOT);
     if (options->input_end == 0 && !pairs && !is_plain) { p->vocab.input_end = INPUT_END_NONE; }
     p->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
     int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;

@@ -20,6 +20,7 @@ enum {
     PATH_CHARS = 4200,
 };
 
+#define LLAMA_FILE "tokenizer.model"  // T5's is spiece.model
 static const char* const file_names[NUM_CHOICES][2] = {[CHOICE_GPT2] = {"vocab.json", "merges.txt"},
                                                        [CHOICE_SENTENCEPIECE] = {"spiece.model"},
                                                        [CHOICE_HF] = {"tokenizer.json"}};
@@ -149,8 +150,9 @@ static Status take_pieces(Tokenizer* t, const char* name) {
     t->vocab.tokenizer = TOKENIZER_SENTENCEPIECE;
     t->vocab.eot_token = t->library->eos_token(t->pieces);
     t->vocab.pad_token = t->library->pad_token(t->pieces);
-    // Llama's has no padding, for no answer begins with it, and no sentinels
-    const bool is_llama = t->vocab.pad_token < 0;
+    // Llama's has no sentinels, and its answers are continued texts. T5's, too, may be without padding.
+    const char* base = strrchr(name, '/');
+    const bool is_llama = strcmp(base != NULL ? base + 1 : name, LLAMA_FILE) == 0;
     if (extra_ids < 0 && is_llama) { extra_ids = t->options.extra_ids = 0; }
     if (extra_ids < 0) { extra_ids = t->options.extra_ids = has_own ? 0 : T5_SENTINELS; }
     t->vocab.input_end = is_llama ? INPUT_END_NEWLINE : INPUT_END_EOT;
@@ -299,7 +301,7 @@ static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, 
         is_there = is_there && access(f->paths[i], R_OK) == 0;
     }
     if (is_there || choice != CHOICE_SENTENCEPIECE) { return is_there; }
-    snprintf(f->paths[0], sizeof f->paths[0], "%s/tokenizer.model", folder);  // Llama's name of it
+    snprintf(f->paths[0], sizeof f->paths[0], "%s/" LLAMA_FILE, folder);
     return access(f->paths[0], R_OK) == 0;
 }
 

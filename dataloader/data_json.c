@@ -316,7 +316,7 @@ Status vocab_hash_json(uint64_t* out, SampleTokenizer* kind, const VocabFile* vo
                 error.line, error.text);
 }
 
-bool tokenizer_config_read(const char* folder, int32_t* extra_ids) {
+TokenizerConfig tokenizer_config_read(const char* folder) {
     char path[PATH_CHARS];
     path_in(path, folder, "tokenizer_config.json");
     json_t* root = json_load_file(path, 0, NULL);
@@ -324,10 +324,11 @@ bool tokenizer_config_read(const char* folder, int32_t* extra_ids) {
     const json_t* number = json_object_get(root, "extra_ids");
     bool in_range =
         json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
-    bool is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0;
-    *extra_ids = in_range ? (int32_t)json_integer_value(number) : -1;
+    const TokenizerConfig out = {.is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0,
+                                 .without_bos = json_is_false(json_object_get(root, "add_bos_token")),
+                                 .extra_ids = in_range ? (int32_t)json_integer_value(number) : -1};
     json_decref(root);
-    return is_byt5;
+    return out;
 }
 
 const char* tokenizer_name(SampleTokenizer kind) {
@@ -350,10 +351,9 @@ Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folde
     enum { PIECES, LLAMA_PIECES, VOCAB, MERGES, JSON, NUM };
     char paths[NUM][PATH_CHARS];
     VocabFile files[NUM] = {{0}};
-    int32_t extra_ids;
     Status status = STATUS_OK;
     *out = 0;
-    *kind = tokenizer_config_read(folder, &extra_ids) ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
+    *kind = tokenizer_config_read(folder).is_byt5 ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
     for (int i = 0; i < NUM && status == STATUS_OK; i++) {
         status = read_if_there(&files[i], paths[i], folder, names[i]);
     }

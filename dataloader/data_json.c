@@ -316,7 +316,7 @@ Status vocab_hash_json(uint64_t* out, SampleTokenizer* kind, const VocabFile* vo
                 error.line, error.text);
 }
 
-TokenizerClass tokenizer_config_read(const char* folder, int32_t* extra_ids) {
+TokenizerConfig tokenizer_config_read(const char* folder) {
     char path[PATH_CHARS];
     path_in(path, folder, "tokenizer_config.json");
     json_t* root = json_load_file(path, 0, NULL);
@@ -324,13 +324,11 @@ TokenizerClass tokenizer_config_read(const char* folder, int32_t* extra_ids) {
     const json_t* number = json_object_get(root, "extra_ids");
     bool in_range =
         json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
-    TokenizerClass found = name == NULL                               ? TOKENIZER_CLASS_OTHER
-                           : strcmp(name, "ByT5Tokenizer") == 0       ? TOKENIZER_CLASS_BYT5
-                           : strncmp(name, "Qwen2Tokenizer", 14) == 0 ? TOKENIZER_CLASS_QWEN2
-                                                                      : TOKENIZER_CLASS_OTHER;
-    *extra_ids = in_range ? (int32_t)json_integer_value(number) : -1;
+    const TokenizerConfig out = {.is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0,
+                                 .without_bos = json_is_false(json_object_get(root, "add_bos_token")),
+                                 .extra_ids = in_range ? (int32_t)json_integer_value(number) : -1};
     json_decref(root);
-    return found;
+    return out;
 }
 
 const char* tokenizer_name(SampleTokenizer kind) {
@@ -353,11 +351,9 @@ Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folde
     enum { PIECES, LLAMA_PIECES, VOCAB, MERGES, JSON, NUM };
     char paths[NUM][PATH_CHARS];
     VocabFile files[NUM] = {{0}};
-    int32_t extra_ids;
     Status status = STATUS_OK;
     *out = 0;
-    const bool is_byt5 = tokenizer_config_read(folder, &extra_ids) == TOKENIZER_CLASS_BYT5;
-    *kind = is_byt5 ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
+    *kind = tokenizer_config_read(folder).is_byt5 ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
     for (int i = 0; i < NUM && status == STATUS_OK; i++) {
         status = read_if_there(&files[i], paths[i], folder, names[i]);
     }
@@ -365,10 +361,10 @@ Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folde
     if (status == STATUS_OK && pieces->text != NULL) {
         *kind = TOKENIZER_SENTENCEPIECE;
         status = vocab_hash_pieces(out, pieces);
-    } else if (status == STATUS_OK && files[VOCAB].text != NULL && files[MERGES].text != NULL) {
-        status = vocab_hash_json(out, kind, &files[VOCAB], &files[MERGES]);
     } else if (status == STATUS_OK && files[JSON].text != NULL) {
         status = vocab_hash_json(out, kind, &files[JSON], NULL);
+    } else if (status == STATUS_OK && files[VOCAB].text != NULL && files[MERGES].text != NULL) {
+        status = vocab_hash_json(out, kind, &files[VOCAB], &files[MERGES]);
     }
     for (int i = 0; i < NUM; i++) { free((char*)(uintptr_t)files[i].text); }
     return status;

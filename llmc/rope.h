@@ -9,13 +9,16 @@ adjacent.
 
 enum { ROPE_MAX_PAIRS = 128 };
 
-// Of each pair, in radians per position. On the host, so that a GPU turns by the same angles.
+// Of each pair, in radians per position: in float32, as transformers finds them. On the host, so that a GPU
+// turns by the same angles.
 typedef struct {
     float rates[ROPE_MAX_PAIRS];
 } RopeRates;
 
 static inline RopeRates rope_rates(int theta, int HS) {
     RopeRates out;
-    for (int c = 0; c < HS / 2; c++) { out.rates[c] = (float)pow(theta, -2.0 * c / HS); }
+    for (int c = 0; c < HS / 2; c++) {
+        out.rates[c] = 1.0f / powf((float)theta, 2.0f * (float)c / (float)HS);
+    }
     return out;
 }

@@ -587,6 +587,9 @@ static OriginalPoint features_of(const PlanProblem* problem, RecomputeMode mode,
               has_enc ? chain->enc_blocks : chain->dec_blocks);
     add_layer(last, &parts, has_dec ? PART_DEC_BLOCK : PART_ENC_BLOCK,
               has_dec ? chain->dec_blocks : chain->enc_blocks);
+    for (int kind = 0; kind < JOB_COUNT && chain->last_in_rows; kind++) {
+        last[kind] += parts.part[PART_LAST_BLOCK][kind] - parts.part[cost_usual_last_part(chain)][kind];
+    }
     const double* head = parts.part[PART_HEAD];
     double ns[ORIGINAL_FEATURES] = {first[JOB_F], last[JOB_F] + head[JOB_F],
                                     last[JOB_B] + last[JOB_W] + last[JOB_R] + head[JOB_B] + head[JOB_W] +

@@ -29,8 +29,9 @@ as_the_trainer() {  # name, tokenizer, program, trainer's arguments...
     trainer=$build/$program run "$name" 2 -i "$work/$name-data/train*.bin" -j "$work/$name-data/val*.bin" -o "$work/$name" -t 128 -d 2048 \
         -x 60 -v 0 -s 60 -m 8 -g 24 --stages 2 --debug measure-seconds=0.3 "$@"
     ok $? "$name: a run: $(tail -3 "$work/$name.log")"
-    sed -n 's/^  asked    //p' "$work/$name.log" >"$work/$name.asked"
+    sed -nE 's/^  asked    (<s> )?//p' "$work/$name.log" >"$work/$name.asked"
     sed -n 's/^  answers  //p' "$work/$name.log" | sed 's/^(nothing)$//' >"$work/$name.answers"
+    [ "$name" != pieces ] || sed -i 's/^ //' "$work/$name.answers"  # the blank of a text's first word
     "$generate" "$work/$name" --max-tokens 24 <"$work/$name.asked" >"$work/$name.said" 2>"$work/$name.err"
     ok $? "$name: $(tail -3 "$work/$name.err")"
     [ "$(wc -l <"$work/$name.asked")" -ge 4 ] && [ "$(sort -u "$work/$name.answers" | wc -l)" -ge 2 ]
@@ -39,6 +40,10 @@ as_the_trainer() {  # name, tokenizer, program, trainer's arguments...
 }
 as_the_trainer gpt2 bytes train_gpt2-dynapipe -e l2c64h4 -l 5e-3 --export-hf "$work/gpt2hf"
 as_the_trainer llama bytes train_llama-dynapipe -e llama:l2c64h4g2 -l 5e-3 --export-hf "$work/llamahf"
+if ldd "$build/prepare_data" | grep -q sentencepiece; then  # <s> first, in data and prompts
+    mkdir "$work/llama.tok" && cp test/golden/spiece_llama.model "$work/llama.tok/tokenizer.model"
+    as_the_trainer pieces "$work/llama.tok" train_llama-dynapipe -e llama:l2c64h4g2 -l 5e-3
+fi
 as_the_trainer t5 byt5 train_t5-dynapipe -e byt5:l2c64h4 --target-tokens 32 --optimizer adamw-scaled -l 2e-2 --export-hf "$work/hf"
 
 # --- the same model from other places ---------------------------------------------------------------------------------------

@@ -653,7 +653,8 @@ static void rope_map(const Case* c, double* wide, double* narrow, bool is_backwa
             double* w = wide + (size_t)t * rope_width(c, true) + (size_t)(h * HS);
             double* n = narrow + (size_t)t * rope_width(c, false) + (size_t)(from * HS);
             for (int k = 0; k < HS / 2; k++) {
-                const float rate = (float)pow(x.theta, -2.0 * k / HS), angle = (float)INTS(2)[t] * rate;
+                const float rate = 1.0f / powf((float)x.theta, 2.0f * (float)k / (float)HS);
+                const float angle = (float)INTS(2)[t] * rate;
                 const double cosine = part == 2 ? 1.0 : cos((double)angle);
                 const double sine = part == 2 ? 0.0 : sin((double)angle);
                 if (is_backward) {

@@ -104,6 +104,17 @@ if ldd ./prepare_data | grep -q sentencepiece; then
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
     check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
     check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad records skipped' "$dir/log")" = "1 1" ]
+    # without padding: the name says whose pieces they are, or --input-end
+    for case in "model=tokenizer.model auto 22 400 1 true" "model=tokenizer.model auto 22 400 0 false" "model=tokenizer.model eos 30 400 0 true" \
+        "model=spiece.model auto 30 500 0 true"; do
+        read -r file end wanted vocabulary begins adds <<<"$case"
+        rm -rf "$dir/llama.tok" "$dir/llama" && tokenizer llama "spiece_llama.$file"
+        echo "{\"add_bos_token\": $adds}" >"$dir/llama.tok/tokenizer_config.json"
+        good t "The planner cuts the batch." "The planner cuts the batch." >"$dir/llama.jsonl"
+        ./prepare_data --quiet --tokenizer "$dir/llama.tok" --input-end "$end" --max-tokens 21 --val-fraction 0 --out "$dir/llama" "$dir/llama.jsonl"
+        check "pieces of $file, --input-end $end" [ "$(tokens "$dir/llama/train.bin") $(number "$dir/llama/train.bin" 36 4)" = "$wanted $vocabulary" ]
+        check "<s> first: $case" [ "$(sample "$dir/llama/train.bin" | awk 'NR == 2 {print ($1 == 1) + 0}')" = "$begins" ]
+    done
     fails "no SentencePiece model" ./prepare_data --tokenizer "$dir/broken.tok" --out "$dir/x" "$dir/one.jsonl"
 else
     skipped=$((skipped + 1))

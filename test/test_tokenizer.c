@@ -31,11 +31,12 @@ static Tokenizer* open_options(TokenizerOptions options) {
 static Tokenizer* open_choice(TokenizerChoice choice) {
     static const char* const paths[][2] = {
         [CHOICE_GPT2] = {TINY_VOCAB, TINY_MERGES}, [CHOICE_SENTENCEPIECE] = {MODEL}, [CHOICE_HF] = {BPE}};
-    return open_options((TokenizerOptions){choice, {paths[choice][0], paths[choice][1]}, 100});
+    return open_options((TokenizerOptions){choice, {paths[choice][0], paths[choice][1]}, 100, false});
 }
 
 static Tokenizer* open_gpt2(void) {
-    return open_options((TokenizerOptions){CHOICE_GPT2, {SHARED_VOCAB, "../shared/tokenizer/merges.txt"}, 0});
+    return open_options(
+        (TokenizerOptions){CHOICE_GPT2, {SHARED_VOCAB, "../shared/tokenizer/merges.txt"}, 0, false});
 }
 
 // --- texts ------------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ static void gpt2_vocabulary_equals_golden_tokens(void) {
 // Its added tokens follow the vocabulary; text that spells one is text.
 static void qwen2_equals_golden_tokens(void) {
     Tokenizer* tokenizer =
-        open_options((TokenizerOptions){CHOICE_HF, {"test/golden/bpe_qwen2_tokenizer.json"}, 0});
+        open_options((TokenizerOptions){CHOICE_HF, {"test/golden/bpe_qwen2_tokenizer.json"}, 0, false});
     check_vocab(tokenizer, TOKENIZER_GPT2, 422, 419, -1, INPUT_END_NEWLINE);
     check_golden(tokenizer, "test/golden/bpe_qwen2_texts.json", "qwen2");
     BpeTokens tokens = {0};
@@ -121,13 +122,47 @@ static void qwen2_equals_golden_tokens(void) {
     tokenizer_close(tokenizer);
 }
 
-// BPE with bytes, no padding, no sentinels.
+// Pieces without padding, under the name that says whose they are.
+static Tokenizer* open_named(const char* name, bool without_bos) {
+    static char path[64];  // borrowed until close
+    char folder[] = "/tmp/test_tokenizer_XXXXXX", *model;
+    size_t num_bytes;
+    FileWriter writer;
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    CHECK_OK(file_read_text(&model, &num_bytes, "test/golden/spiece_llama.model"));
+    CHECK_OK(file_writer_open(&writer, path));
+    file_writer_write(&writer, model, num_bytes);
+    CHECK_OK(file_writer_commit(&writer));
+    Tokenizer* tokenizer = open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {path}, -1, without_bos});
+    unlink(path);
+    rmdir(folder);
+    free(model);
+    return tokenizer;
+}
+
+// BPE with bytes, no padding; a Llama's have no sentinels, a T5's do.
 static void llama_pieces_equal_golden_ids(void) {
-    Tokenizer* tokenizer =
-        open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {"test/golden/spiece_llama.model"}, -1});
+    Tokenizer* tokenizer = open_named("tokenizer.model", false);
     check_vocab(tokenizer, TOKENIZER_SENTENCEPIECE, 400, 2, -1, INPUT_END_NEWLINE);
     check_golden(tokenizer, "test/golden/spiece_llama_texts.json", "llama");
     tokenizer_close(tokenizer);
+    tokenizer = open_named("spiece.model", false);
+    check_vocab(tokenizer, TOKENIZER_SENTENCEPIECE, 500, 2, -1, INPUT_END_EOT);
+    tokenizer_close(tokenizer);
+}
+
+static void only_a_llamas_texts_begin_with_bos(void) {
+    for (int way = 0; way < 4; way++) {
+        Tokenizer* tokenizer = way == 3 ? open_choice(CHOICE_GPT2)
+                                        : open_named(way == 2 ? "spiece.model" : "tokenizer.model", way == 1);
+        BpeTokens tokens = {0};
+        CHECK_OK(tokenizer_begin(tokenizer, &tokens));
+        CHECK_EQ(tokens.num_tokens, way == 0);
+        CHECK(tokens.num_tokens == 0 || tokens.ids[0] == 1);
+        bpe_tokens_free(&tokens);
+        tokenizer_close(tokenizer);
+    }
 }
 
 // The rank of two neighbours in merges.txt: the place of its line "left right"; LONG_MAX: they never merge.
@@ -364,7 +399,7 @@ static Status open_model(const void* model, size_t num_bytes, int32_t extra_ids,
     CHECK_OK(file_writer_open(&writer, path));
     file_writer_write(&writer, model, num_bytes);
     CHECK_OK(file_writer_commit(&writer));
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {path}, extra_ids};
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {path}, extra_ids, false};
     Status status = tokenizer_open(tokenizer, &options);
     remove_folder(folder);
     return status;
@@ -388,12 +423,12 @@ static void bad_models_are_refused(void) {
     CHECK_FAILS(open_model(model, num_bytes, 100, &tokenizer), STATUS_BAD_FORMAT, "no piece </s>");
     free(model);
 
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0};
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0, false};
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_IO, "/nowhere/spiece.model");
 }
 
 static void without_the_library_the_package_is_named(void) {
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {MODEL}, 0};
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {MODEL}, 0, false};
     Tokenizer* tokenizer;
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_BAD_OPTION, "libsentencepiece-dev");
 }
@@ -695,6 +730,40 @@ static void a_bpe_is_known_by_ids_and_merges(void) {
     tokenizer_close(tokenizer);
 }
 
+// vocab.json and merges.txt beside it do not say how texts are split: what tokenizer.json says decides, and
+// where it is refused for that, no remedy leads back to GPT-2's split.
+static void tokenizer_json_is_taken_first(void) {
+    const Change split = {"pre_tokenizer",
+                          "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
+                          "\"individual_digits\": true}, @]}",
+                          NULL};
+    const Change other = {"model.vocab.aa", "419", NULL};
+    char *merges, *tables, *json, path[256];
+    TokenizerFolder got;
+    CHECK_OK(file_read_text(&merges, NULL, TINY_MERGES));
+    CHECK_OK(file_read_text(&tables, NULL, TINY_VOCAB));
+    put_none();
+    snprintf(path, sizeof path, "%s/data.json", folder);
+    unlink(path);
+    put("vocab.json", tables);
+    put("merges.txt", merges);
+    CHECK_OK(tokenizer_folder_open(&got, folder, -1));
+    tokenizer_folder_close(&got);
+    const uint64_t of_tables = folder_hash(TOKENIZER_GPT2);
+    json = changed_text(BPE, &other, 1);
+    put("tokenizer.json", json);
+    CHECK(folder_hash(TOKENIZER_GPT2) != of_tables);
+    free(json);
+    json = changed_text(BPE, &split, 1);
+    put("tokenizer.json", json);
+    CHECK_FAILS(tokenizer_folder_open(&got, folder, -1), STATUS_BAD_FORMAT,
+                "pre_tokenizer.type is \"Sequence\"");
+    CHECK(strstr(status_message(), "merges.txt") == NULL);
+    free(json);
+    free(tables);
+    free(merges);
+}
+
 // A spiece.model, and the tokenizer.json that transformers makes of it, with its sentinels.
 static void pieces_are_known_by_text_and_score(void) {
     enum { NUM = 40, OTHERS = 4 };
@@ -760,6 +829,7 @@ int main(int argc, char** argv) {
     if (spiece_library() != NULL) {
         RUN(sentencepiece_equals_golden_ids);
         RUN(llama_pieces_equal_golden_ids);
+        RUN(only_a_llamas_texts_begin_with_bos);
         RUN(bad_models_are_refused);
     } else {
         SKIP(sentencepiece_equals_golden_ids, NO_LIBRARY);
@@ -774,6 +844,7 @@ int main(int argc, char** argv) {
     RUN(what_json_cannot_say_is_not_written);
     RUN(a_copy_has_the_tokenizers_files);
     RUN(a_bpe_is_known_by_ids_and_merges);
+    RUN(tokenizer_json_is_taken_first);
     RUN(pieces_are_known_by_text_and_score);
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", folder);

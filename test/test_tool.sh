@@ -265,6 +265,8 @@ tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/costs"; ok $? "
 make -s BUILD="${BUILD:-release}" "$build/profile_costs" >"$work/build.log" 2>&1 && timeout 60 "$build/profile_costs" --model l4c64h4 --tokens 64 --vocab 257 --seconds 0.5 --out "$work/measured" >"$work/profile.log" 2>&1 &&
     tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/measured" --model l4c64h4
 ok $? "costs of profile_costs: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"
+sed 's/last_in_rows 1/last_in_rows 0/' "$work/measured" >"$work/whole"
+refuses 2 "last_in_rows 0, --model has 2 and 1, 1" plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/whole" --model l4c64h4
 printf 'dynapipe-costs 7\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 cp "$work/narrow" "$work/known"

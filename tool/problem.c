@@ -613,13 +613,14 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
             "its bytes and number of layers",
             options->costs);
     }
-    if (out->chain.enc_blocks != chain->enc_blocks || out->chain.dec_blocks != chain->dec_blocks) {
+    if (out->chain.enc_blocks != chain->enc_blocks || out->chain.dec_blocks != chain->dec_blocks ||
+        out->chain.last_in_rows != chain->last_in_rows) {
         return FAIL(
             STATUS_BAD_OPTION,
-            "--costs %s: of %d and %d blocks a layer, --model has %d and %d ---> give the --model it was "
-            "measured on",
-            options->costs, chain->enc_blocks, chain->dec_blocks, out->chain.enc_blocks,
-            out->chain.dec_blocks);
+            "--costs %s: of %d and %d blocks a layer, last_in_rows %d, --model has %d and %d, %d ---> give "
+            "the --model it was measured on",
+            options->costs, chain->enc_blocks, chain->dec_blocks, chain->last_in_rows, out->chain.enc_blocks,
+            out->chain.dec_blocks, out->chain.last_in_rows);
     }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {

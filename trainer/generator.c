@@ -493,6 +493,7 @@ static Status tokenise(Generation* g, const Prompt* prompt, Completion* out) {
     int64_t* ends = room(&g->group, sizeof *ends * (size_t)prompt->num_parts);
     BpeTokens* tokens = &g->encoded;
     tokens->num_tokens = 0;
+    if (!g->model.config.kind->has_decoder) { TRY(tokenizer_begin(g->tokens.tokenizer, tokens)); }
     for (int i = 0; i < prompt->num_parts; i++) {
         TRY(tokenise_part(g, &prompt->parts[i]));
         ends[i] = tokens->num_tokens;

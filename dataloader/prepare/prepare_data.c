@@ -271,11 +271,13 @@ static Status make_sample(Prepare* p, const Record* record, int32_t t, SampleFat
     p->num_pieces = 1;
     arena_reset(&p->arena);
     *fate = SAMPLE_WHOLE;
+    if (!limits->encoder_decoder) { TRY(tokenizer_begin(p->tokenizer, &p->tokens)); }
+    const int64_t num_begin = p->tokens.num_tokens;
     TRY(is_text    ? encode_answer(p, record->turns[0].targets)
         : p->apart ? encode_apart(p, record, t)
                    : encode_together(p, record));
     int64_t num_tokens = p->tokens.num_tokens;
-    *is_empty = num_tokens < 2;  // SentencePiece drops blanks
+    *is_empty = num_tokens - num_begin < 2;  // SentencePiece drops blanks
     if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
     // Of encoder-decoders a text is what the record has.
     if (limits->max_seq_tokens == 0 || *is_empty || (limits->encoder_decoder && is_text)) {
@@ -576,6 +578,8 @@ static Status open_tokenizer(Prepare* p) {
     p->vocab = *tokenizer_vocab(p->tokenizer);
     bool pairs = p->vocab.input_end == INPUT_END_EOT, is_plain = p->form.form.name == NULL;
     if (options->input_end != 0) { p->vocab.input_end = (SampleInputEnd)options->input_end; }
+    // pieces may be of a T5 whatever the file's name
+    pairs = pairs || (p->vocab.tokenizer == TOKENIZER_SENTENCEPIECE && p->vocab.input_end == INPUT_END_EOT);
     if (options->input_end == 0 && !pairs && !is_plain) { p->vocab.input_end = INPUT_END_NONE; }
     p->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
     int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;

@@ -219,10 +219,9 @@ static Status load_merges(Bpe* bpe, const json_t* root, const VocabFile* table) 
 
 // --- tokenizer.json --------------------------------------------------------------------------------------
 
-#define AS_GPT2                                                                                      \
-    "---> of tokenizer.json, only GPT-2's and Qwen2's byte-level BPE work; else put vocab.json and " \
-    "merges.txt, "                                                                                   \
-    "or spiece.model, into the folder of --tokenizer"
+#define AS_GPT2 "---> of tokenizer.json, only GPT-2's and Qwen2's byte-level BPE work"
+// Not where it is the split that is refused: these have none, and GPT-2's would give other ids.
+#define OR_TABLES AS_GPT2 "; else put vocab.json and merges.txt in its place"
 
 // What else the file must say: a part, its field (NULL: the part itself), and the values allowed as JSON, "|"
 // between them. A missing value is null.
@@ -274,9 +273,12 @@ static Status check_rules(const json_t* root, bool is_qwen2, const char* path) {
             at = at != NULL ? at + 1 : NULL;
         }
         if (at != NULL) { continue; }
-        return FAIL(STATUS_BAD_FORMAT, "%s: %s%s%s is %s, not %s " AS_GPT2, path, rules[i].part,
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s%s%s is %s, not %s " AS_GPT2 "%s", path, rules[i].part,
                     rules[i].field != NULL ? "." : "", rules[i].field != NULL ? rules[i].field : "", shown,
-                    rules[i].allowed);
+                    rules[i].allowed,
+                    strcmp(rules[i].part, "model") == 0
+                        ? "; else put spiece.model or tokenizer.model beside it"
+                        : "");
     }
     return STATUS_OK;
 }
@@ -291,7 +293,7 @@ static Status load_json(Bpe* bpe, json_t* root, const char* path) {
     bpe->is_qwen2 = splits_as_qwen2(root);
     TRY(check_rules(root, bpe->is_qwen2, path));
     if (!json_is_object(vocab) || !json_is_array(merges)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: model.%s " AS_GPT2, path,
+        return FAIL(STATUS_BAD_FORMAT, "%s: model.%s " OR_TABLES, path,
                     json_is_object(vocab) ? "merges is no list" : "vocab is no object {\"token\": id, ...}");
     }
     json_array_foreach(json_object_get(root, "added_tokens"), i, token) {
@@ -301,7 +303,7 @@ static Status load_json(Bpe* bpe, json_t* root, const char* path) {
             continue;
         }
         if (content != NULL && strcmp(content, BPE_EOT_TEXT) == 0) { continue; }
-        return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens[%zu] is \"%.60s\", not " BPE_EOT_TEXT " " AS_GPT2,
+        return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens[%zu] is \"%.60s\", not " BPE_EOT_TEXT " " OR_TABLES,
                     path, i, content != NULL ? content : "no string");
     }
     TRY(load_tokens(bpe, vocab, path));

@@ -10,8 +10,8 @@ U+0100, U+0101 ... ("Ġ", U+0120, is the blank). All checks of the tables happen
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
 "<|endoftext|>" inside a text is ordinary text; bpe_encode never returns the end-of-text token. Qwen2 splits
-by another pattern, and its tokenizer composes characters first (NFC), which is left out here: text that is
-not in NFC, as nearly all is, gets other tokens.
+by another pattern, and its tokenizer composes characters first (NFC), which is left out here: nearly all
+text is composed already; what is not gets other tokens.
 
 Cost: a cached word is one look-up; another of n bytes O(n log n). Encoding writes the cache, so one thread
 per Bpe; everything else is read-only.

@@ -20,6 +20,7 @@ enum {
     PATH_CHARS = 4200,
 };
 
+#define LLAMA_FILE "tokenizer.model"  // T5's is spiece.model
 static const char* const file_names[NUM_CHOICES][2] = {[CHOICE_GPT2] = {"vocab.json", "merges.txt"},
                                                        [CHOICE_SENTENCEPIECE] = {"spiece.model"},
                                                        [CHOICE_HF] = {"tokenizer.json"}};
@@ -31,6 +32,7 @@ struct Tokenizer {
     Bpe* bpe;                      // gpt2, hf as BPE; otherwise NULL
     const SpieceLibrary* library;  // of `pieces`
     SpieceModel* pieces;           // sentencepiece, hf as Unigram; otherwise NULL
+    int32_t bos_token;             // -1: none
     int32_t first_byte;            // bytes, byt5: the token of byte 0
     Arena arena;                   // memory of the texts
     const unsigned char** texts;   // of each token
@@ -149,8 +151,10 @@ static Status take_pieces(Tokenizer* t, const char* name) {
     t->vocab.tokenizer = TOKENIZER_SENTENCEPIECE;
     t->vocab.eot_token = t->library->eos_token(t->pieces);
     t->vocab.pad_token = t->library->pad_token(t->pieces);
-    // Llama's has no padding, for no answer begins with it, and no sentinels
-    const bool is_llama = t->vocab.pad_token < 0;
+    // Llama's has no sentinels, and its answers are continued texts. T5's, too, may be without padding.
+    const char* base = strrchr(name, '/');
+    const bool is_llama = strcmp(base != NULL ? base + 1 : name, LLAMA_FILE) == 0;
+    if (is_llama && !t->options.without_bos) { t->bos_token = t->library->find(t->pieces, "<s>"); }
     if (extra_ids < 0 && is_llama) { extra_ids = t->options.extra_ids = 0; }
     if (extra_ids < 0) { extra_ids = t->options.extra_ids = has_own ? 0 : T5_SENTINELS; }
     t->vocab.input_end = is_llama ? INPUT_END_NEWLINE : INPUT_END_EOT;
@@ -213,6 +217,7 @@ Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
     Tokenizer* t = calloc(1, sizeof *t);
     if (t == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
     t->options = *options;
+    t->bos_token = -1;
     Status status = open[options->choice](t);
     if (status != STATUS_OK) {
         tokenizer_close(t);
@@ -263,6 +268,10 @@ Status tokenizer_encode(Tokenizer* t, const char* text, size_t num_bytes, BpeTok
     return status;
 }
 
+Status tokenizer_begin(const Tokenizer* t, BpeTokens* out) {
+    return t->bos_token >= 0 ? bpe_tokens_add(out, t->bos_token) : STATUS_OK;
+}
+
 const unsigned char* tokenizer_token_text(const Tokenizer* t, int32_t token, int32_t* num_bytes) {
     if (token < 0 || token >= t->vocab.num_tokens) { return NULL; }
     *num_bytes = t->text_bytes[token];
@@ -292,30 +301,27 @@ Status tokenizer_save(const Tokenizer* t, const char* folder) {
 // --- tokenizer folder -------------------------------------------------------------------------------------
 
 static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerChoice choice) {
-    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1};
+    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1, false};
     bool is_there = true;
     for (int i = 0; i < 2 && file_names[choice][i] != NULL; i++) {
         snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, file_names[choice][i]);
         is_there = is_there && access(f->paths[i], R_OK) == 0;
     }
     if (is_there || choice != CHOICE_SENTENCEPIECE) { return is_there; }
-    snprintf(f->paths[0], sizeof f->paths[0], "%s/tokenizer.model", folder);  // Llama's name of it
+    snprintf(f->paths[0], sizeof f->paths[0], "%s/" LLAMA_FILE, folder);
     return access(f->paths[0], R_OK) == 0;
 }
 
-// Hugging Face's files of ByT5 have no vocabulary, only its class name; of Qwen2's only tokenizer.json has
-// all. If a folder has files of several tokenizers, data.json selects.
-static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerClass class_name) {
+// Hugging Face's files of ByT5 have no vocabulary, only its class name. vocab.json and merges.txt do not say
+// how texts are split, tokenizer.json does. If a folder has files of several tokenizers, data.json selects.
+static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, bool is_byt5) {
     SampleTokenizer kind = f->data.vocab.tokenizer;
     if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
     if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
     if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
-    if (class_name == TOKENIZER_CLASS_QWEN2) { return find(f, out, folder, CHOICE_HF); }
-    if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
-    if (kind == TOKENIZER_UNKNOWN && class_name == TOKENIZER_CLASS_BYT5) {
-        return find(f, out, folder, CHOICE_BYT5);
-    }
-    return find(f, out, folder, CHOICE_HF);
+    if (kind == TOKENIZER_UNKNOWN && is_byt5) { return find(f, out, folder, CHOICE_BYT5); }
+    if (find(f, out, folder, CHOICE_HF)) { return true; }
+    return kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2);
 }
 
 static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
@@ -343,21 +349,21 @@ static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const ch
 static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_ids) {
     bool has_data;
     TokenizerOptions options = {.extra_ids = -1};
-    int32_t of_config;
     if (strcmp(folder, "bytes") == 0 || strcmp(folder, "byt5") == 0) {
         options.choice = folder[3] == '5' ? CHOICE_BYT5 : CHOICE_BYTES;
         return tokenizer_open(&f->tokenizer, &options);
     }
-    const TokenizerClass class_name = tokenizer_config_read(folder, &of_config);
+    const TokenizerConfig config = tokenizer_config_read(folder);
     TRY(data_json_read(&f->data, folder, &has_data));
-    if (!choose(f, &options, folder, class_name)) {
+    if (!choose(f, &options, folder, config.is_byt5)) {
         return FAIL(STATUS_IO,
                     "%s: no tokenizer there ---> --tokenizer DIR with a model's files (spiece.model or "
                     "tokenizer.model; vocab.json and merges.txt; tokenizer.json), or the folder of the data; "
                     "or bytes, or byt5",
                     folder);
     }
-    options.extra_ids = extra_ids >= 0 ? extra_ids : of_config;
+    options.extra_ids = extra_ids >= 0 ? extra_ids : config.extra_ids;
+    options.without_bos = config.without_bos;
     TRY(open_files(f, &options, folder));
     SampleInputEnd input_end = f->data.vocab.input_end;
     f->data.vocab = *tokenizer_vocab(f->tokenizer);

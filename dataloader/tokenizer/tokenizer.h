@@ -9,7 +9,7 @@ tokenizer.h -- text to tokens by one of several tokenizers.
     hf             the same as gpt2, or Qwen2's BPE                              tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
-text that spells one ("</s>", "<extra_id_0>") stays text. Llama's <s> is not put before texts.
+text that spells one ("</s>", "<extra_id_0>") stays text.
 
 T5's sentinels <extra_id_0> ... are ids that replace spans of text. T5 counts them from the end (<extra_id_0>
 is the last id, 32099), ByT5's tokenizer in transformers upwards from 259. They are part of the vocabulary;
@@ -19,6 +19,7 @@ Encoding writes caches, so one thread per Tokenizer; everything else is read-onl
 */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "../data_json.h"
@@ -32,6 +33,7 @@ typedef struct {
     TokenizerChoice choice;
     const char* paths[2];  // gpt2: vocab.json, merges.txt; sentencepiece: spiece.model; hf: tokenizer.json
     int32_t extra_ids;     // sentencepiece: sentinels after the pieces; T5 100, mT5 0; -1: by the model
+    bool without_bos;      // tokenizer.model: tokenizer_begin() adds no <s>
 } TokenizerOptions;
 
 typedef struct Tokenizer Tokenizer;
@@ -49,6 +51,9 @@ const SampleVocab* tokenizer_vocab(const Tokenizer* tokenizer);
 // unchanged.
 Status tokenizer_encode(Tokenizer* tokenizer, const char* text, size_t num_bytes, BpeTokens* out);
 
+// Appends what stands before a text that is no continuation: <s> where the model is a Llama's, else nothing.
+Status tokenizer_begin(const Tokenizer* tokenizer, BpeTokens* out);
+
 // The text of a token: 1 ... 255 bytes, not NUL-terminated; NULL for an id outside the vocabulary. In
 // pieces, too, blanks are blanks: the first word of a text has one before it.
 const unsigned char* tokenizer_token_text(const Tokenizer* tokenizer, int32_t token, int32_t* num_bytes);
@@ -61,9 +66,9 @@ Status tokenizer_save(const Tokenizer* tokenizer, const char* folder);
 /*
 The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files; or "bytes", "byt5".
 
-data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model, vocab.json and
-merges.txt, a tokenizer_config.json that names ByT5's, or tokenizer.json. input_end is then end-of-text for
-encoder-decoder tokenizers and nothing for the others, whose prompts are continued texts.
+data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model or tokenizer.model, a
+tokenizer_config.json that names ByT5's, tokenizer.json, or vocab.json and merges.txt. input_end is then
+end-of-text for encoder-decoder tokenizers and nothing for the others, whose prompts are continued texts.
 */
 
 typedef struct {

@@ -1,14 +1,15 @@
 /*
-steps.c -- whole training steps of GPT-2 and T5 on one card, random tokens: tokens/s, share of the card's
-measured product rate (MFU), and where the time goes.
+steps.c -- whole training steps of GPT-2, T5 and Llama on one card, random tokens: tokens/s, share of the
+card's measured product rate (MFU), and where the time goes.
 
-    cuda_bench_steps [--models d12,d24,d48,t5:base] [--tokens 1024] [--target-tokens 256] [--steps 8]
-                     [--sizes tiny]
+    cuda_bench_steps [--models d12,d24,d48,t5:base,tinyllama:1.1b] [--tokens 1024] [--target-tokens 256]
+                     [--steps 8] [--sizes tiny]
 
 A step: gradients to zero; microbatches of as many sequences as fit in memory (64 at most), each forward,
 backward of inputs, of weights; global norm; AdamW. Flops of a token: 6 N + 6 L C T (Narayanan et al. 2021,
-attention causal, as in llm.c); of a T5, where not every token uses every parameter: 6 for each used pair, and
-12 I for each query and key. Prints the best step after the first two, and the spread.
+attention causal, as in llm.c; N has Llama's embedding, too, 6 % of tinyllama:1.1b); of a T5, where not every
+token uses every parameter: 6 for each used pair, and 12 I for each query and key. Prints the best step after
+the first two, and the spread.
 */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -32,7 +33,7 @@ typedef struct {
 
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--models", OPTION_STRING, offsetof(Options, models),     "d12,d24,d48,t5:base", 0, 0, NULL, "D,D,..", "as the trainer's -e"},
+    {"--models", OPTION_STRING, offsetof(Options, models),     "d12,d24,d48,t5:base,tinyllama:1.1b", 0, 0, NULL, "D,D,..", "as the trainer's -e"},
     {"--tokens", OPTION_INT,    offsetof(Options, seq_tokens), "1024", 1, 1e6, NULL, "T", "of a sequence"},
     {"--target-tokens", OPTION_INT, offsetof(Options, target_tokens), "256", 1, 1e6, NULL, "T", "of a T5's target"},
     {"--steps",  OPTION_INT,    offsetof(Options, num_steps),  "8",    3, 1e6, NULL, "N", "steps, the first two uncounted"},
@@ -294,7 +295,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 6 + NUM_PHASES + 1; i++) { printf("---:|"); }
     printf("---|\n");
     char models[256];
-    snprintf(models, sizeof models, "%s", tiny ? "l2c64h2,t5:l2c64h2" : options.models);
+    snprintf(models, sizeof models, "%s", tiny ? "l2c64h2,t5:l2c64h2,llama:l2c64h2g1" : options.models);
     char* rest = models;
     for (char* name; (name = strsep(&rest, ",")) != NULL;) {
         Trainer* t = calloc(1, sizeof *t);

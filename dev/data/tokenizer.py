@@ -21,6 +21,8 @@ MODELS = {
     "t5": ("google-t5/t5-small", ["spiece.model"]),
     "flan-t5": ("google/flan-t5-small", ["spiece.model"]),
     "mt5": ("google/mt5-small", ["spiece.model", "tokenizer_config.json"]),
+    "tinyllama": ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", ["tokenizer.model"]),
+    "qwen2": ("Qwen/Qwen2-0.5B", ["tokenizer.json", "tokenizer_config.json"]),
 }
 
 

@@ -58,68 +58,64 @@ void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
     }
 }
 
-// --- gated GELU --------------------------------------------------------------------------------------------
+// --- gated GELU and SiLU -----------------------------------------------------------------------------------
 /*
-GELU of one half of a row times the other half (Shazeer 2020, "GLU Variants": GEGLU).
+GELU or SiLU of one half of a row times the other half (Shazeer 2020, "GLU Variants": GEGLU, SwiGLU).
 
     out = gelu(a) b,   da = dout b gelu'(a),   db = dout gelu(a)
+    silu(a) = a s,   s = 1 / (1 + e),   e = exp(-a),   silu' = s + a s e s
 */
+
+// Of a row. `silu` is a constant in each copy of the loop: as a variable it cost up to 10 % of the time.
+static inline void gate_forward(floatX* y, const floatX* a, const floatX* b, int F, const bool silu) {
+#pragma omp simd
+    for (int c = 0; c < F; c++) { y[c] = a[c] / (1.0f + (silu ? fast_expf(-a[c]) : gelu_e(a[c]))) * b[c]; }
+}
+
+// da, db may be a, b
+static inline void gate_backward(floatX* da, floatX* db, const floatX* d, const floatX* a, const floatX* b,
+                                 int F, const bool silu) {
+#pragma omp simd
+    for (int c = 0; c < F; c++) {
+        const float x = a[c], y = b[c], e = silu ? fast_expf(-x) : gelu_e(x), s = 1.0f / (1.0f + e);
+        da[c] = d[c] * y * (silu ? s + x * (e * s) * s : gelu_slope(x, e, s));
+        db[c] = d[c] * (x * s);
+    }
+}
+
+static void gated_forward(floatX* out, const floatX* inp, int T, int F, bool silu, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)F;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const floatX* a = inp + (size_t)t * 2 * (size_t)F;
+        floatX* y = out + (size_t)t * (size_t)F;
+        silu ? gate_forward(y, a, a + F, F, true) : gate_forward(y, a, a + F, F, false);
+    }
+}
+
+static void gated_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, bool silu,
+                           OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)F;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *d = dout + (size_t)t * (size_t)F;
+        floatX* da = dinp + (size_t)t * 2 * (size_t)F;
+        silu ? gate_backward(da, da + F, d, a, a + F, F, true)
+             : gate_backward(da, da + F, d, a, a + F, F, false);
+    }
+}
 
 void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
-    const size_t num_values = (size_t)T * (size_t)F;
-#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
-    for (int t = 0; t < T; t++) {
-        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F;
-        floatX* y = out + (size_t)t * (size_t)F;
-#pragma omp simd
-        for (int c = 0; c < F; c++) { y[c] = a[c] / (1.0f + gelu_e(a[c])) * b[c]; }
-    }
+    gated_forward(out, inp, T, F, false, ops);
 }
-
 void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
-    const size_t num_values = (size_t)T * (size_t)F;
-#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
-    for (int t = 0; t < T; t++) {
-        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F, *d = dout + (size_t)t * (size_t)F;
-        floatX *da = dinp + (size_t)t * 2 * (size_t)F, *db = da + F;  // may be a, b
-#pragma omp simd
-        for (int c = 0; c < F; c++) {
-            const float x = a[c], y = b[c], e = gelu_e(x), s = 1.0f / (1.0f + e);
-            da[c] = d[c] * y * gelu_slope(x, e, s);
-            db[c] = d[c] * (x * s);
-        }
-    }
+    gated_backward(dinp, dout, inp, T, F, false, ops);
 }
-
-// --- gated SiLU --------------------------------------------------------------------------------------------
-/*
-The same with silu(a) = a s, s = 1 / (1 + e), e = exp(-a) (Shazeer 2020: SwiGLU);  silu' = s + a s e s
-*/
-
 void gated_silu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
-    const size_t num_values = (size_t)T * (size_t)F;
-#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
-    for (int t = 0; t < T; t++) {
-        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F;
-        floatX* y = out + (size_t)t * (size_t)F;
-#pragma omp simd
-        for (int c = 0; c < F; c++) { y[c] = a[c] / (1.0f + fast_expf(-a[c])) * b[c]; }
-    }
+    gated_forward(out, inp, T, F, true, ops);
 }
-
 void gated_silu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
-    const size_t num_values = (size_t)T * (size_t)F;
-#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
-    for (int t = 0; t < T; t++) {
-        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F, *d = dout + (size_t)t * (size_t)F;
-        floatX *da = dinp + (size_t)t * 2 * (size_t)F, *db = da + F;  // may be a, b
-#pragma omp simd
-        for (int c = 0; c < F; c++) {
-            const float x = a[c], y = b[c], e = fast_expf(-x), s = 1.0f / (1.0f + e);
-            da[c] = d[c] * y * (s + x * (e * s) * s);
-            db[c] = d[c] * (x * s);
-        }
-    }
+    gated_backward(dinp, dout, inp, T, F, true, ops);
 }
 
 // --- rotary positions --------------------------------------------------------------------------------------

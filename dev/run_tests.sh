@@ -8,12 +8,12 @@
 # A script with a line "# concerns:" is slow. BUILD and CC as in the Makefile. TEST_JOBS tests run at a time (one more than cores, since they wait for ranks
 # and time-outs); those that measure time run alone. A script that fails runs once more, alone, and
 # its first log stays in the output. A test exits with 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". After TEST_SECONDS
-# (300, of changed ones 480, of all 1200) it is killed and counts as failed. Printed of each: seconds of wall clock and of processor time. Logs: build/*/log.
+# (300, of changed ones 600, of all 1200) it is killed and counts as failed. Printed of each: seconds of wall clock and of processor time. Logs: build/*/log.
 . "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
-[ "${1:-}" != --changed ] || export TEST_SECONDS="${TEST_SECONDS:-480}"  # other tests run beside them
+[ "${1:-}" != --changed ] || export TEST_SECONDS="${TEST_SECONDS:-600}"  # other tests run beside them
 [ "${1:-}" != --all ] || export TEST_ALL=1 TEST_SECONDS="${TEST_SECONDS:-1200}"  # every round and every case (test.h, train_lib.sh)
 export WERROR=1  # for every make below, those of tests too
 unset MAKEFLAGS MFLAGS MAKELEVEL  # a make above has left its variables in the environment, and its jobserver is not for us

@@ -35,7 +35,7 @@ def answer(model, prompt):
 
 
 with torch.no_grad(), open(GOLDEN / "hf_greedy.txt", "w") as out:
-    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare", "llama", "qwen2"):
+    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare", "gpt2_like", "llama", "qwen2"):
         model = load(name)
         for length in LENGTHS:
             prompt = [(i * 7 + 3 * length) % 44 + 2 for i in range(length)]

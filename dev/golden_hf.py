@@ -5,6 +5,7 @@
     hf_byt5      ByT5: as FLAN, 3 encoder layers, vocabulary 384; F16
     hf_umt5      umT5: a bias table in each layer; F32, in shards
     hf_gpt2      GPT-2; F32, names with "transformer."; hf_gpt2_bare: as the first release has them, with attn.bias
+    hf_gpt2_like exact GELU, another eps and n_inner, a head of its own; F32
     hf_llama     Llama: 4 heads on 2 of keys, heads x head_dim is not hidden_size; F32, as transformers 5 has rope's theta
     hf_qwen2     Qwen2: 2 heads on 1 of keys, biases, tied head; BF16, in shards, as transformers 4 has rope's theta
     hf_logits    what transformers computes of each, in float32, from encoder tokens (i * 7 + 3) % 48 + 2, decoder
@@ -76,9 +77,11 @@ def save(model, name, dtype=torch.float32, shard_bytes=None):
 
 
 def put_in_head(folder, dtype):
-    path = next(p for p in sorted(folder.iterdir()) if p.suffix == ".safetensors" and "shared.weight" in load_file(p))
+    embeddings = ("shared.weight", "transformer.wte.weight")
+    path, name = next((p, e) for p in sorted(folder.iterdir()) if p.suffix == ".safetensors"
+                      for e in embeddings if e in load_file(p))
     state = load_file(path)
-    shape = state["shared.weight"].shape
+    shape = state[name].shape
     state["lm_head.weight"] = torch.from_numpy(values("lm_head.weight", shape.numel())).view(shape).to(dtype)
     save_file(state, path, metadata={"format": "pt"})
     path.chmod(0o644)
@@ -112,9 +115,9 @@ def logits(folder):
 
 def all_logits():
     out = {}
-    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare", "llama", "qwen2"):
+    for name in ("t5", "flan", "byt5", "umt5", "gpt2", "gpt2_bare", "gpt2_like", "llama", "qwen2"):
         out[name] = logits(GOLDEN / f"hf_{name}")
-    for name in ("t5", "umt5"):
+    for name in ("t5", "umt5", "gpt2"):
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary) / name
             shutil.copytree(GOLDEN / f"hf_{name}", folder)
@@ -149,6 +152,9 @@ def main():
     save_file(state, bare / "model.safetensors", metadata={"format": "pt"})
     (bare / "model.safetensors").chmod(0o644)
     shutil.copy(folder / "config.json", bare)
+    save(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=20, n_embd=16, n_layer=2, n_head=2, bos_token_id=49,
+                                    eos_token_id=49, n_inner=40, layer_norm_epsilon=1e-3, activation_function="gelu",
+                                    tie_word_embeddings=False)), "hf_gpt2_like")
     shape = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 20,
              "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
     save(LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, head_dim=8,

@@ -179,7 +179,6 @@ static Status move_values(Body* body, void* values, int64_t begin, int64_t end, 
 static void fill_model_header(int32_t* header, const ModelConfig* config, int32_t version) {
     memset(header, 0, CHECKPOINT_HEADER_BYTES);
     model_to_header(header, config);
-    header[0] = config->kind->checkpoint_magic;
     header[1] = version;
 }
 
@@ -229,25 +228,17 @@ Status checkpoint_write(const char* path, CheckpointBody body, const Model* mode
 
 // --- reading -----------------------------------------------------------------------------------------------
 
-static const ModelKind* kind_of_magic(int32_t magic) {
-    static const ModelKind* const kinds[] = {&gpt2_kind, &t5_kind, &llama_kind};
-    for (int i = 0; i < 3; i++) {
-        if (magic == kinds[i]->checkpoint_magic) { return kinds[i]; }
-    }
-    return NULL;
-}
-
 static Status check_model_header(const CheckpointFile* file, const int32_t* header, const ModelKind* kind,
                                  ModelConfig* out) {
     const char* path = checkpoint_path_tail(file->path);
-    if (kind == NULL) { kind = kind_of_magic(header[0]); }
-    if (kind == NULL) {
+    const ModelKind* theirs = model_header_kind(header);
+    if (kind == NULL && theirs == NULL) {
         return FAIL(STATUS_BAD_FORMAT, "%s: magic %d is no model's ---> use a model_*.bin", path, header[0]);
     }
-    if (header[0] != kind->checkpoint_magic) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: magic %d is not %d: no %s model ---> use a model_*.bin of this trainer", path,
-                    header[0], kind->checkpoint_magic, kind->name);
+    if (kind == NULL) { kind = theirs; }
+    if (theirs != kind) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: magic %d is no %s's ---> use a model_*.bin of this trainer", path,
+                    header[0], kind->title);
     }
     if (header[1] != MODEL_VERSION_FP32 && header[1] != MODEL_VERSION_BF16) {
         return FAIL(STATUS_BAD_FORMAT,

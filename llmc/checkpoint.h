@@ -15,7 +15,8 @@ rule); the sums of all ranks are added, checkpoint_seal_check() of both.
 Files, seals, the state file and the record after it: util/checkpoint_files.h. Model file, little-endian: 256
 int32 (magic and config of its kind, [1] the version), then the kind's tensors in their order, each with all
 its layers: float32 in version 3, bfloat16 in version 5. GPT-2's is llm.c's: magic 20240326, version, maxT, V,
-L, NH, C, Vp, zeros, and 16 tensors in the order of GPT2_TENSORS. A build writes the version of its floatX and
+L, NH, C, Vp, zeros, and 16 tensors in the order of GPT2_TENSORS (a GPT-2 that differs in other numbers has
+another magic, and them after Vp). A build writes the version of its floatX and
 reads both. Bodies of a state file are in the model file's order.
 
 `values` are memory of the device: floatX for CHECKPOINT_PARAMS, float32 for the others.

@@ -102,10 +102,11 @@ static Part* all_parts(const ModelConfig* config, int* num_parts) {
     return parts;
 }
 
-// The names in GPT-2's bodies have the prefix "transformer." (except the head), or none.
+// The names in GPT-2's bodies have the prefix "transformer.", or none.
 static const char* hf_names_prefix(const ModelConfig* config) {
     return is_gpt2(config) ? "transformer." : "";
 }
+static const char HEAD[] = "lm_head.weight";  // has none
 
 // "h.", a number, `end`.
 static bool is_layers(const char* name, const char* end) {
@@ -128,9 +129,8 @@ static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
 // Names of tied copies of the embedding: the one after `name` (NULL: the first), NULL at the end.
 static const char* hf_names_embedding_copy(const ModelConfig* config, const char* name) {
     static const char* const t5[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
-    static const char* const gpt2[] = {"lm_head.weight", NULL};
-    static const char* const llama[] = {NULL};
-    const char* const* names = is_gpt2(config) ? gpt2 : is_llama(config) ? llama : t5;
+    static const char* const none[] = {NULL};
+    const char* const* names = config->kind == &t5_kind ? t5 : none;
     while (name != NULL && strcmp(*names++, name) != 0) {}
     return *names;
 }
@@ -235,6 +235,23 @@ static bool read_text(const Reader* r, const char* key, const char* fallback, co
     return fits(r, key, value, json_is_string(value), "a text");
 }
 
+// A positive number that times `unit` is a whole one.
+static bool read_scaled(const Reader* r, json_t* value, const char* key, double unit, double fallback,
+                        int* out) {
+    const double number = (value == NULL ? fallback : json_number_value(value)) * unit;
+    if (!fits(r, key, value, json_is_number(value), "a number")) { return false; }
+    if (number > 0.5 && number < MOST && fabs(number - round(number)) <= 1e-6 * number) {
+        *out = (int)round(number);
+        return true;
+    }
+    return llmc_fail("%s: %s is %g, which is not supported ---> use another model", r->name, key,
+                     number / unit);
+}
+
+static bool read_epsilon(const Reader* r, const char* key, double fallback, ModelConfig* shape) {
+    return read_scaled(r, find(r, key, false), key, 1e9, fallback, &shape->norm_eps);
+}
+
 // A token, or the first of several (eos_token_id may be a list).
 static bool read_token(const Reader* r, const char* key, int fallback, int* out) {
     json_t* value = json_object_get(r->root, key);
@@ -265,15 +282,6 @@ static bool require_text(const Reader* r, const char* key, const char* wanted) {
     return strcmp(value, wanted) == 0 ||
            llmc_fail("%s: %s is \"%.40s\", which is not supported, \"%s\" is ---> use another model", r->name,
                      key, value, wanted);
-}
-
-static bool require_epsilon(const Reader* r, double wanted) {
-    json_t* value = find(r, "layer_norm_epsilon", false);
-    double epsilon = json_number_value(value);
-    if (!fits(r, "layer_norm_epsilon", value, json_is_number(value), "a number")) { return false; }
-    return value == NULL || fabs(epsilon - wanted) <= 1e-6 * wanted ||
-           llmc_fail("%s: layer_norm_epsilon is %g, which is not supported, %g is ---> use another model",
-                     r->name, epsilon, wanted);
 }
 
 // Reject heads of other tasks and half models by class name, before a tensor is missed.
@@ -330,31 +338,41 @@ static bool read_dropout(const Reader* r, const char* key, double* out) {
            llmc_fail("%s: %s ---> must be a number in 0 ... 1", r->name, key);
 }
 
+// Most names are of the approximation by tanh.
+static bool read_gelu(const Reader* r, ModelConfig* shape) {
+    static const char* const names[] = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"};
+    const char* name = NULL;
+    if (!read_text(r, "activation_function", "gelu_new", &name)) { return false; }
+    for (int i = 0; i < NUM(names); i++) {
+        shape->exact_gelu = i == 0;
+        if (strcmp(name, names[i]) == 0) { return true; }
+    }
+    return llmc_fail("%s: activation_function is \"%.40s\", which is not supported, \"gelu\" and "
+                     "\"gelu_new\" are ---> use another model",
+                     r->name, name);
+}
+
 static bool read_gpt2(const Reader* r, HfConfig* config) {
     ModelConfig* shape = &config->shape;
-    int num_inner = 0;
+    bool tied = true;
     if (!read_dims(r, config, gpt2_dims, NUM(gpt2_dims)) ||
         !read_int(r, "n_inner", NULL, true, 1, shape->channels <= MOST / 4 ? 4 * shape->channels : MOST,
-                  &num_inner)) {
+                  &shape->ffn_channels) ||
+        !read_gelu(r, shape) || !read_epsilon(r, "layer_norm_epsilon", 1e-5, shape) ||
+        !read_bool(r, "tie_word_embeddings", true, &tied)) {
         return false;
-    }
-    if (num_inner != 4 * (int64_t)shape->channels) {
-        return llmc_fail("%s: n_inner is %d, which is not supported, 4 n_embd is ---> use another model",
-                         r->name, num_inner);
     }
     if (shape->channels % shape->num_heads != 0) {
         return llmc_fail("%s: n_embd %d is no multiple of n_head %d ---> use another model", r->name,
                          shape->channels, shape->num_heads);
     }
-    shape->tied_head = true;
+    shape->tied_head = tied;
     config->start_token = HF_NO_TOKEN;
     int last_word = 50256;
-    return require_text(r, "activation_function", "gelu_new") && require_epsilon(r, 1e-5) &&
-           require_bool(r, "scale_attn_weights", true, "scores are divided by the root of the head's size") &&
+    return require_bool(r, "scale_attn_weights", true, "scores are divided by the root of the head's size") &&
            require_bool(r, "scale_attn_by_inverse_layer_idx", false, "all layers are scaled alike") &&
            require_bool(r, "add_cross_attention", false, "there is no encoder") &&
            require_bool(r, "is_encoder_decoder", false, "there is no encoder") &&
-           require_bool(r, "tie_word_embeddings", true, "the head is the embedding") &&
            read_dropout(r, "resid_pdrop", &config->dropout) &&
            read_token(r, "bos_token_id", last_word, &config->bos_token) &&
            read_token(r, "eos_token_id", last_word, &config->eos_token) &&
@@ -397,7 +415,7 @@ static bool read_t5(const Reader* r, HfConfig* config) {
         return false;
     }
     shape->bias_per_layer = config->type == HF_UMT5;
-    return require_epsilon(r, 1e-6) &&
+    return read_epsilon(r, "layer_norm_epsilon", 1e-6, shape) &&
            require_bool(r, "is_encoder_decoder", true, "both stacks are needed") &&
            require_bool(r, "is_decoder", false, "both stacks are needed") &&
            read_dropout(r, "dropout_rate", &config->dropout) &&
@@ -405,19 +423,6 @@ static bool read_t5(const Reader* r, HfConfig* config) {
            read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) &&
            read_token(r, "eos_token_id", 1, &config->eos_token) &&
            read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
-}
-
-// A positive number that times `unit` is a whole one.
-static bool read_scaled(const Reader* r, json_t* value, const char* key, double unit, double fallback,
-                        int* out) {
-    const double number = (value == NULL ? fallback : json_number_value(value)) * unit;
-    if (!fits(r, key, value, json_is_number(value), "a number")) { return false; }
-    if (number > 0.5 && number < MOST && fabs(number - round(number)) <= 1e-6 * number) {
-        *out = (int)round(number);
-        return true;
-    }
-    return llmc_fail("%s: %s is %g, which is not supported ---> use another model", r->name, key,
-                     number / unit);
 }
 
 // transformers 5 has rope_parameters, 4 rope_theta and rope_scaling, which is null where nothing is scaled.
@@ -446,8 +451,7 @@ static bool read_llama(const Reader* r, HfConfig* config) {
     if (!read_dims(r, config, llama_dims, NUM(llama_dims)) ||
         !read_int(r, "num_key_value_heads", NULL, true, 1, shape->num_heads, &shape->num_kv_heads) ||
         !read_int(r, "head_dim", NULL, true, 1, shape->channels / shape->num_heads, &shape->head_size) ||
-        !read_rope(r, shape) ||
-        !read_scaled(r, find(r, "rms_norm_eps", false), "rms_norm_eps", 1e9, 1e-6, &shape->norm_eps) ||
+        !read_rope(r, shape) || !read_epsilon(r, "rms_norm_eps", 1e-6, shape) ||
         !read_bool(r, "tie_word_embeddings", false, &tied)) {
         return false;
     }
@@ -584,12 +588,16 @@ static void put_dims(json_t* root, const HfConfig* config, const Dim* dims, int 
 }
 
 static void put_gpt2(json_t* root, const HfConfig* config) {
+    const ModelConfig* shape = &config->shape;
     put_dims(root, config, gpt2_dims, NUM(gpt2_dims));
-    put(root, "activation_function", json_string("gelu_new"));
-    put(root, "layer_norm_epsilon", json_real(1e-5));
+    put(root, "activation_function", json_string(shape->exact_gelu ? "gelu" : "gelu_new"));
+    put(root, "layer_norm_epsilon", json_real(shape->norm_eps * 1e-9));
+    if (shape->ffn_channels != 4 * shape->channels) {
+        put(root, "n_inner", json_integer(shape->ffn_channels));
+    }
     static const char* const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
     for (int i = 0; i < 3; i++) { put(root, dropouts[i], json_real(config->dropout)); }
-    put(root, "tie_word_embeddings", json_true());
+    put(root, "tie_word_embeddings", json_boolean(shape->tied_head));
 }
 
 static void put_t5(json_t* root, const HfConfig* config) {
@@ -600,7 +608,7 @@ static void put_t5(json_t* root, const HfConfig* config) {
     put(root, "dense_act_fn", json_string(shape->gated ? "gelu_new" : "relu"));
     put(root, "is_gated_act", json_boolean(shape->gated));
     put(root, "is_encoder_decoder", json_true());
-    put(root, "layer_norm_epsilon", json_real(1e-6));
+    put(root, "layer_norm_epsilon", json_real(shape->norm_eps * 1e-9));
     put(root, "dropout_rate", json_real(config->dropout));
     put(root, "tie_word_embeddings", json_boolean(shape->tied_head));
     if (config->type == HF_T5) { put(root, "scale_decoder_outputs", json_boolean(config->head_scaled)); }
@@ -687,9 +695,9 @@ typedef struct {
     const char* prefix;  // "transformer." or ""
 } Source;
 
-static const SafetensorsTensor* hf_checkpoint_find(const Source* source, const char* name, bool with_prefix) {
+static const SafetensorsTensor* hf_checkpoint_find(const Source* source, const char* name) {
     char full[NAME_CHARS + 16];
-    snprintf(full, sizeof full, "%.15s%.111s", with_prefix ? source->prefix : "", name);
+    snprintf(full, sizeof full, "%.15s%.111s", strcmp(name, HEAD) == 0 ? "" : source->prefix, name);
     return safetensors_find(&source->file, full);
 }
 
@@ -726,9 +734,9 @@ static bool check_part(const Source* source, const SafetensorsTensor* tensor, co
 
 // NULL: missing. A head that is not there is the embedding.
 static const SafetensorsTensor* find_part(const Source* source, const Part* part) {
-    const SafetensorsTensor* tensor = hf_checkpoint_find(source, part->name, true);
-    bool is_head = tensor == NULL && strcmp(part->name, "lm_head.weight") == 0;
-    return is_head ? hf_checkpoint_find(source, "shared.weight", true) : tensor;
+    const SafetensorsTensor* tensor = hf_checkpoint_find(source, part->name);
+    bool is_head = tensor == NULL && strcmp(part->name, HEAD) == 0;
+    return is_head ? hf_checkpoint_find(source, "shared.weight") : tensor;
 }
 
 // Tensors of the file that the model has, as flags.
@@ -741,7 +749,8 @@ static bool find_parts(const Source* source, bool* is_known) {
         ok = tensor != NULL
                  ? check_part(source, tensor, &parts[p])
                  : llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
-                             checkpoint_path_tail(source->file.files[0].path), source->prefix, parts[p].name);
+                             checkpoint_path_tail(source->file.files[0].path),
+                             strcmp(parts[p].name, HEAD) == 0 ? "" : source->prefix, parts[p].name);
         if (ok) { is_known[tensor - source->file.tensors] = true; }
     }
     free(parts);
@@ -757,7 +766,7 @@ static bool check_no_others(const Source* source, const bool* is_known) {
         if (is_known[i] || (has_prefix && hf_names_is_buffer(config, tensor->name + prefix_chars))) {
             continue;
         }
-        bool is_copy = config->tied_head && strcmp(tensor->name, "lm_head.weight") == 0;
+        bool is_copy = config->tied_head && strcmp(tensor->name, HEAD) == 0;
         for (const char* name = NULL; (name = hf_names_embedding_copy(config, name)) != NULL;) {
             is_copy = is_copy || strcmp(tensor->name, name) == 0;
         }
@@ -796,13 +805,13 @@ static bool compare(const Source* source, const SafetensorsTensor* a, const Safe
 static const SafetensorsTensor* find_embedding(const Source* source) {
     Part parts[MAX_PARTS];
     parts_of(parts, &source->config.shape, 0, -1);  // the first tensor of every kind
-    return hf_checkpoint_find(source, parts[0].name, true);
+    return hf_checkpoint_find(source, parts[0].name);
 }
 
 // Copies of the embedding must be copies.
 static bool check_copies(const Source* source, const SafetensorsTensor* embedding) {
     for (const char* name = NULL; (name = hf_names_embedding_copy(&source->config.shape, name)) != NULL;) {
-        const SafetensorsTensor* tensor = hf_checkpoint_find(source, name, false);
+        const SafetensorsTensor* tensor = hf_checkpoint_find(source, name);
         bool same = true;
         if (tensor != NULL && !compare(source, embedding, tensor, &same)) { return false; }
         if (!same) {
@@ -817,8 +826,9 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
 // that begins with the embedding's values, as ours has the factor where it is tied.
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
-    const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
-    const bool may_tie = config->type < HF_LLAMA ? config->head_scaled : config->shape.tied_head;
+    const SafetensorsTensor* head = hf_checkpoint_find(source, HEAD);
+    const bool is_t5 = config->shape.kind == &t5_kind,
+               may_tie = is_t5 ? config->head_scaled : config->shape.tied_head;
     bool tied = head == NULL && may_tie;
     if (head != NULL && may_tie && !compare(source, embedding, head, &tied)) { return false; }
     config->shape.tied_head = tied;
@@ -833,8 +843,7 @@ static bool look_at_head(Source* source) {
                          "whole model",
                          checkpoint_path_tail(source->file.files[0].path));
     }
-    return check_copies(source, embedding) &&
-           (source->config.type == HF_GPT2 || find_head(source, embedding));
+    return check_copies(source, embedding) && find_head(source, embedding);
 }
 
 // --- opening -----------------------------------------------------------------------------------------------
@@ -966,7 +975,7 @@ static bool read_slice(const Target* target, const TensorSlice* slice) {
         if (offset >= target->end || tensor_offset + num_done <= target->begin) { continue; }
         // our untied heads are not scaled: theirs absorb the factor
         bool is_scaled = config->head_scaled && !config->shape.tied_head;
-        float factor = is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0
+        float factor = is_scaled && strcmp(parts[p].name, HEAD) == 0
                            ? 1.0f / sqrtf((float)config->shape.channels)
                            : 1.0f;
         if (!read_part(target, tensor, &parts[p], offset, factor)) { return false; }
@@ -1102,7 +1111,8 @@ static bool write_configs(const char* directory, const HfConfig* config) {
 
 static SafetensorsTensor file_tensor(const Part* part, char* name, const ModelConfig* config) {
     SafetensorsTensor tensor = {.name = name, .dtype = DTYPE, .num_dims = part->is_vector ? 1 : 2};
-    snprintf(name, NAME_CHARS, "%.15s%.95s", hf_names_prefix(config), part->name);
+    snprintf(name, NAME_CHARS, "%.15s%.95s", strcmp(part->name, HEAD) == 0 ? "" : hf_names_prefix(config),
+             part->name);
     tensor.dims[0] = part->is_vector || part->transposed ? part->cols : part->rows;
     tensor.dims[1] = part->is_vector ? 0 : part->transposed ? part->rows : part->cols;
     return tensor;
@@ -1189,8 +1199,7 @@ static bool write_slice(const Output* target, const TensorSlice* slice) {
         const int64_t left = slice->num_values - part_begin;
         const int64_t begin = part_begin < 0 ? -part_begin : 0;
         const int64_t end = tensor->num_values < left ? tensor->num_values : left;
-        float factor =
-            is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0 ? sqrtf((float)config->channels) : 1.0f;
+        float factor = is_scaled && strcmp(parts[p].name, HEAD) == 0 ? sqrtf((float)config->channels) : 1.0f;
         if (!write_part(target, tensor, &parts[p], slice->offset + part_begin, begin, end, factor)) {
             return false;
         }

@@ -11,6 +11,11 @@
 #include "llmc_error.h"
 #include "t5_bucket.h"
 
+enum {
+    LLMC_MAGIC = 20240326,  // of llm.c's GPT-2
+    GPT2_EPS = 10000        // of the norms, times 1e9
+};
+
 // --- tables ------------------------------------------------------------------------------------------------
 
 #define WHOLE TENSOR_WHOLE
@@ -24,6 +29,7 @@
 #define X_NAME(name) GPT2_##name
 static TensorInfo gpt2_tensor(const ModelConfig* config, int tensor) {
     const int64_t C = config->channels, Vp = config->padded_vocab, maxT = config->max_seq_len;
+    const int64_t F = config->ffn_channels, head_rows = config->tied_head ? 0 : Vp;
     switch ((Gpt2Tensor)tensor) {
         GPT2_TENSORS(X)
         default: return (TensorInfo){0};
@@ -59,8 +65,14 @@ static TensorInfo llama_tensor(const ModelConfig* config, int tensor) {
 // The two that write into the residual stream are scaled by 1 / sqrt(2 L) (Radford et al. 2019).
 static ModelStds gpt2_stds(const ModelConfig* config) {
     const float std = 0.02f, residual = 0.02f * (1.0f / sqrtf(2.0f * (float)config->num_layers));
-    return (ModelStds){
-        .embedding = std, .positions = std, .q = std, .kv = std, .o = residual, .wi = std, .wo = residual};
+    return (ModelStds){.embedding = std,
+                       .positions = std,
+                       .q = std,
+                       .kv = std,
+                       .o = residual,
+                       .wi = std,
+                       .wo = residual,
+                       .head = std};
 }
 
 // Hugging Face's (T5PreTrainedModel._init_weights). Scores are not scaled, so q is drawn smaller instead.
@@ -89,7 +101,7 @@ const ModelKind gpt2_kind = {
     .title = "GPT-2",
     .usual = "d12",
     .num_tensors = GPT2_NUM_TENSORS,
-    .checkpoint_magic = 20240326,
+    .checkpoint_magic = 20190214,  // where a number is not llm.c's; of the paper's day
     .stacks = {{
         .num_blocks = 2,
         .blocks = {{.type = BLOCK_SELF,
@@ -104,6 +116,7 @@ const ModelKind gpt2_kind = {
         .is_causal = true,
     }},
     .positions = GPT2_wpe,
+    .head = GPT2_head,
     .activation = MODEL_GELU,
     .scaled_scores = true,
     .tensor = gpt2_tensor,
@@ -240,6 +253,14 @@ static bool parse_count(const char** text, char letter, int* out) {
     return true;
 }
 
+// The numbers that llm.c's GPT-2 does not name.
+static void gpt2_usual(ModelConfig* config) {
+    const int64_t F = 4 * (int64_t)config->channels;
+    config->ffn_channels = F >= 0 && F < INT_MAX ? (int)F : INT_MAX;
+    config->norm_eps = GPT2_EPS;
+    config->tied_head = 1;
+}
+
 // Letters in this order; d (T5's), g (Llama's), k and f (of both) are optional.
 static bool parse_shape(ModelConfig* out, const char* text) {
     const bool is_t5 = out->kind == &t5_kind, is_llama = out->kind == &llama_kind;
@@ -249,7 +270,10 @@ static bool parse_shape(ModelConfig* out, const char* text) {
     if (!parse_count(&text, 'c', &out->channels) || !parse_count(&text, 'h', &out->num_heads)) {
         return false;
     }
-    if (!is_t5 && !is_llama) { return *text == '\0'; }
+    if (!is_t5 && !is_llama) {
+        gpt2_usual(out);
+        return *text == '\0';
+    }
     const int64_t C = out->channels, ffn = is_llama ? C * 8 / 3 : C * 5 / 2;
     const int64_t F = out->gated ? (ffn + 7) / 8 * 8 : 4 * C;
     out->num_kv_heads = is_llama ? out->num_heads : 0;
@@ -271,6 +295,7 @@ static bool parse_name(ModelConfig* out, const Family* family, const char* text)
         out->head_size = s->head_size;
         out->ffn_channels = s->ffn_channels;
         out->num_kv_heads = s->num_kv_heads;
+        if (out->kind == &gpt2_kind) { gpt2_usual(out); }
         return true;
     }
     return false;
@@ -325,9 +350,7 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
         .rope_theta = is_qwen    ? 1000000
                       : is_llama ? 10000
                                  : 0,
-        .norm_eps = is_qwen    ? 1000
-                    : is_llama ? 10000
-                               : 0,
+        .norm_eps = is_t5 || is_qwen ? 1000 : 10000,
         .qkv_bias = is_qwen,
         .kind = kind,
     };
@@ -345,7 +368,8 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
 
 void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
     if (config->kind == &gpt2_kind) {
-        snprintf(out, out_bytes, "gpt2 C %d NH %d", config->channels, config->num_heads);
+        snprintf(out, out_bytes, "gpt2 C %d NH %d F %d%s", config->channels, config->num_heads,
+                 config->ffn_channels, config->exact_gelu ? " exact" : "");
     } else if (config->kind == &llama_kind) {
         snprintf(out, out_bytes, "llama C %d NH %d KV %d HS %d F %d", config->channels, config->num_heads,
                  config->num_kv_heads, config->head_size, config->ffn_channels);
@@ -374,7 +398,7 @@ void model_describe(char* out, size_t out_chars, const ModelConfig* config) {
 
 #define MODEL_REMEDY "give this checkpoint to -e, or leave -e out"
 enum { GPT2 = 1, T5 = 2, LLAMA = 4, ALL = GPT2 | T5 | LLAMA };
-// In the order of a header's ints, from [2] on; 0 in those of other kinds.
+// In the order of a header's ints, from [2] on; 0 in those of other kinds. The first six are llm.c's.
 static const struct {
     const char *name, *remedy;
     size_t offset;
@@ -389,18 +413,19 @@ static const struct {
     {"padded vocabulary", "use another checkpoint", offsetof(ModelConfig, padded_vocab), ALL, 1, OPS_MAX_IDS},
     {"decoder layers", MODEL_REMEDY, offsetof(ModelConfig, num_dec_layers), T5, 1, 1 << 12},
     {"head size", MODEL_REMEDY, offsetof(ModelConfig, head_size), T5 | LLAMA, 1, 256},
-    {"feed-forward channels", MODEL_REMEDY, offsetof(ModelConfig, ffn_channels), T5 | LLAMA, 1, 1 << 18},
+    {"feed-forward channels", MODEL_REMEDY, offsetof(ModelConfig, ffn_channels), ALL, 1, 1 << 18},
     {"relative position buckets", MODEL_REMEDY, offsetof(ModelConfig, num_buckets), T5, 4, T5_MAX_BUCKETS},
     {"largest relative distance", MODEL_REMEDY, offsetof(ModelConfig, max_distance), T5, 3, 1 << 24},
     {"gated feed-forward", MODEL_REMEDY, offsetof(ModelConfig, gated), T5 | LLAMA, 0, 1},
-    {"tied head", MODEL_REMEDY, offsetof(ModelConfig, tied_head), T5 | LLAMA, 0, 1},
+    {"tied head", MODEL_REMEDY, offsetof(ModelConfig, tied_head), ALL, 0, 1},
     {"bias table per layer", MODEL_REMEDY, offsetof(ModelConfig, bias_per_layer), T5, 0, 1},
     {"heads of keys", MODEL_REMEDY, offsetof(ModelConfig, num_kv_heads), LLAMA, 1, 1 << 12},
     {"rope_theta", MODEL_REMEDY, offsetof(ModelConfig, rope_theta), LLAMA, 1, 1 << 30},
-    {"1e9 times the norms' eps", MODEL_REMEDY, offsetof(ModelConfig, norm_eps), LLAMA, 1, 1 << 20},
+    {"1e9 times the norms' eps", MODEL_REMEDY, offsetof(ModelConfig, norm_eps), ALL, 1, 1 << 20},
     {"bias of q, k and v", MODEL_REMEDY, offsetof(ModelConfig, qkv_bias), LLAMA, 0, 1},
+    {"exact GELU", MODEL_REMEDY, offsetof(ModelConfig, exact_gelu), GPT2, 0, 1},
 };
-enum { HEADER_BEGIN = 2, NUM_FIELDS = sizeof fields / sizeof *fields };
+enum { HEADER_BEGIN = 2, LLMC_FIELDS = 6, NUM_FIELDS = sizeof fields / sizeof *fields };
 
 static bool has_field(const ModelKind* kind, int i) {
     return fields[i].kinds & (kind == &gpt2_kind ? GPT2 : kind == &t5_kind ? T5 : LLAMA);
@@ -412,10 +437,27 @@ static int value_of(const ModelConfig* config, int i) {
     return *(const int*)(const void*)((const char*)config + fields[i].offset);
 }
 
+// Is it a GPT-2 whose other numbers are llm.c's?
+static bool is_llmc(const ModelConfig* config) {
+    return config->kind == &gpt2_kind && config->ffn_channels == 4 * (int64_t)config->channels &&
+           config->norm_eps == GPT2_EPS && config->tied_head && !config->exact_gelu;
+}
+
 void model_to_header(int32_t* header, const ModelConfig* config) {
-    for (int i = 0; i < NUM_FIELDS; i++) {
+    const int num_fields = is_llmc(config) ? LLMC_FIELDS : NUM_FIELDS;
+    header[0] = is_llmc(config) ? LLMC_MAGIC : config->kind->checkpoint_magic;
+    for (int i = 0; i < num_fields; i++) {
         if (has_field(config->kind, i)) { header[HEADER_BEGIN + i] = value_of(config, i); }
     }
+}
+
+const ModelKind* model_header_kind(const int32_t* header) {
+    static const ModelKind* const kinds[] = {&gpt2_kind, &t5_kind, &llama_kind};
+    if (header[0] == LLMC_MAGIC) { return &gpt2_kind; }
+    for (int i = 0; i < 3; i++) {
+        if (header[0] == kinds[i]->checkpoint_magic) { return kinds[i]; }
+    }
+    return NULL;
 }
 
 void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header) {
@@ -423,6 +465,7 @@ void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* h
     for (int i = 0; i < NUM_FIELDS; i++) {
         if (has_field(kind, i)) { *field_of(out, i) = header[HEADER_BEGIN + i]; }
     }
+    if (header[0] == LLMC_MAGIC) { gpt2_usual(out); }
 }
 
 bool model_check(const ModelConfig* config, const char* what) {
@@ -521,7 +564,7 @@ int model_tensor_number(const ModelConfig* config, const TensorSlice* slice) {
 double model_flops(const ModelConfig* config, const ModelWork* work) {
     const double C = config->channels, I = (double)config->num_heads * model_head_size(config);
     const double W = model_qkv_width(config);
-    const double ffn = (config->gated ? 3 : 2) * C * model_ffn_channels(config);  // weights
+    const double ffn = (config->gated ? 3 : 2) * C * config->ffn_channels;  // weights
     const double pairs = config->kind->stacks[0].is_causal ? 2 : 4;
     const double layer = 2 * (C * (W + I) + ffn) * (double)work->tokens + pairs * I * (double)work->squares;
     const double dec_layer = 2 * (6 * C * I + ffn) * (double)work->dec_tokens +

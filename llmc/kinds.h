@@ -3,7 +3,8 @@ kinds.h -- the kinds of models: their tensors, and the descriptors that name the
 
 GPT-2: "d12" (llm.c's table: d6 ... d48 ...), "gpt3:c768", or layers, channels, heads: "l4c128h4". Tensors in
 llm.c's order, shapes, initialisation and numerics llm.c's. Defaults: vocabulary 50257, longest sequence 1024
-(gpt3: 2048).
+(gpt3: 2048). Hugging Face's files may name another F (4 C), another eps of the norms (1e-5), exact GELU and a
+head of its own; checkpoints of those have a magic that llm.c does not take.
 
 T5 (Raffel et al. 2020) and its descendants:
 
@@ -63,12 +64,13 @@ extern const ModelKind gpt2_kind, t5_kind, llama_kind;
     X(attprojb, LAYER, 1,    C,   false, "h.%d.attn.c_proj.bias") \
     X(ln2w,     LAYER, 1,    C,   false, "h.%d.ln_2.weight") \
     X(ln2b,     LAYER, 1,    C,   false, "h.%d.ln_2.bias") \
-    X(fcw,      LAYER, 4*C,  C,   true,  "h.%d.mlp.c_fc.weight") \
-    X(fcb,      LAYER, 1,    4*C, false, "h.%d.mlp.c_fc.bias") \
-    X(fcprojw,  LAYER, C,    4*C, true,  "h.%d.mlp.c_proj.weight") \
+    X(fcw,      LAYER, F,    C,   true,  "h.%d.mlp.c_fc.weight") \
+    X(fcb,      LAYER, 1,    F,   false, "h.%d.mlp.c_fc.bias") \
+    X(fcprojw,  LAYER, C,    F,   true,  "h.%d.mlp.c_proj.weight") \
     X(fcprojb,  LAYER, 1,    C,   false, "h.%d.mlp.c_proj.bias") \
     X(lnfw,     WHOLE, 1,    C,   false, "ln_f.weight") \
-    X(lnfb,     WHOLE, 1,    C,   false, "ln_f.bias")
+    X(lnfb,     WHOLE, 1,    C,   false, "ln_f.bias") \
+    X(head,     WHOLE, head_rows, C, true, "lm_head.weight")
 #define T5_TENSORS(X) /* name   place      rows  cols  decay */ \
     X(shared,    WHOLE,          Vp,   C,  true,  "shared.weight") \
     X(enc_norm1, LAYER,          1,    C,  false, ENC "0.layer_norm.weight") \
@@ -126,8 +128,8 @@ static inline const ModelKind* models_kind_of(const char* descriptor) {
     return &gpt2_kind;
 }
 
-// What costs of a model depend on besides its vocabulary: "gpt2 C 768 NH 12", "t5 C 512 NH 6 HS 64 F 1024
-// gated", "llama C 896 NH 14 KV 2 HS 64 F 4864".
+// What costs of a model depend on besides its vocabulary: "gpt2 C 768 NH 12 F 3072", "t5 C 512 NH 6 HS 64 F
+// 1024 gated", "llama C 896 NH 14 KV 2 HS 64 F 4864".
 void models_signature(char* out, size_t out_bytes, const ModelConfig* config);
 
 #ifdef __cplusplus

@@ -45,18 +45,19 @@ typedef struct {
     int num_heads;     // NH
     int channels;      // C
     int padded_vocab;  // Vp: V rounded up to 128
+    int ffn_channels;  // F
+    int norm_eps;      // times 1e9
+    int tied_head;     // 0, 1: head = embedding (T5: hidden states times C^-1/2)
+    int exact_gelu;    // 0, 1: of GPT-2, GELU by erf, not by tanh
     // of T5, some of Llama; 0 elsewhere
     int num_dec_layers;
     int head_size;                  // HS; NH * HS need not be C; 0: C / NH
-    int ffn_channels;               // F; 0: 4 C
     int num_buckets, max_distance;  // of the relative position bias
     int gated;                      // 0, 1: feed-forward act(x W0) * (x W1); else act(x W)
-    int tied_head;                  // 0, 1: head = embedding (T5: hidden states times C^-1/2)
     int bias_per_layer;             // 0, 1: umT5; else one table of biases for each stack
     // of Llama and its like; 0 elsewhere
     int num_kv_heads;  // NKV: of keys and values, each read by NH / NKV heads of queries; 0: NH
     int rope_theta;    // base of the angles of rotary positions
-    int norm_eps;      // of RMS norm, times 1e9; 0: 1e-6
     int qkv_bias;      // 0, 1: Qwen2
     const ModelKind* kind;
 } ModelConfig;
@@ -206,7 +207,7 @@ struct ModelKind {
     int checkpoint_magic;
     ModelStack stacks[2];  // the decoder, or an encoder and its decoder
     int positions;         // learned positions, added to the embedding; 0: none
-    int head;              // the head's own matrix, unless tied; 0: always the embedding
+    int head;              // the head's own matrix, unless tied
     ModelActivation activation;
     bool scaled_scores;  // by 1 / sqrt(head size)
     bool rotary;         // positions turn queries and keys (ops.h: rope_forward)
@@ -223,9 +224,11 @@ struct ModelKind {
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len);
 // Is the config valid? false: the message begins with `what` (a file or option) and names the field.
 bool model_check(const ModelConfig* config, const char* what);
-// A checkpoint's header, 256 int32: [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and from [8] on what else the
-// kind has (kinds.c: fields); the rest is 0. The caller sets magic [0] and version [1].
+// A checkpoint's header, 256 int32: [0] magic, [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and from [8] on
+// what else the kind has (kinds.c: fields); the rest is 0. The caller sets the version [1]. A GPT-2 that
+// llm.c could not compute has another magic.
 void model_to_header(int32_t* header, const ModelConfig* config);
+const ModelKind* model_header_kind(const int32_t* header);  // by the magic; NULL: none
 void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header);
 // "12 layers, 768 channels, 12 heads", for messages.
 void model_describe(char* out, size_t out_chars, const ModelConfig* config);
@@ -249,9 +252,6 @@ static inline int model_kv_heads(const ModelConfig* config) {
 // Rows of the matrix of q, k and v.
 static inline int model_qkv_width(const ModelConfig* config) {
     return (config->num_heads + 2 * model_kv_heads(config)) * model_head_size(config);
-}
-static inline int model_ffn_channels(const ModelConfig* config) {
-    return config->ffn_channels > 0 ? config->ffn_channels : 4 * config->channels;
 }
 static inline int model_head_tensor(const ModelConfig* config) {  // the head's matrix, (Vp, C)
     return config->tied_head ? MODEL_EMBEDDING : config->kind->head;

@@ -94,16 +94,16 @@ void embedding_backward(float* dwte, float* dwpe,  // +=; dwpe NULL: no position
                         const floatX* dout,  // (T, C)
                         const int32_t* tokens, const int32_t* positions, int T, int C, OpsContext* ops);
 
-// --- layernorm (eps 1e-5) ----------------------------------------------------------------------------------
+// --- layernorm ---------------------------------------------------------------------------------------------
 void layernorm_forward(floatX* out,  // (T, C)  (inp - mean) * rstd * weight + bias
                        float* mean,  // (T)     kept for backward
-                       float* rstd,  // (T)
-                       const floatX* inp, const floatX* weight, const floatX* bias, int T, int C,
+                       float* rstd,  // (T)     (variance + eps)^-1/2
+                       const floatX* inp, const floatX* weight, const floatX* bias, float eps, int T, int C,
                        OpsContext* ops);
 // residual = a + b, out = layernorm(residual): one pass over memory.
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                                const floatX* b, const floatX* weight, const floatX* bias, int T, int C,
-                                OpsContext* ops);
+                                const floatX* b, const floatX* weight, const floatX* bias, float eps, int T,
+                                int C, OpsContext* ops);
 void residual_forward(floatX* out, const floatX* a, const floatX* b, size_t num_values, OpsContext* ops);
 // dinp (T, C) = dresidual + gradient through the norm (dresidual may be dinp itself, or NULL for zero);
 // dweight, dbias (C) +=
@@ -149,6 +149,10 @@ void matmul_gelu_backward_input(floatX* dinp, const floatX* pre_gelu, void* scra
 void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);
 // dinp = dout * gelu'(inp); dinp may be dout or inp itself.
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops);
+// The same without the approximation: x Phi(x), Phi the normal distribution.
+void exact_gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);
+void exact_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
+                         OpsContext* ops);
 
 // --- ReLU; gated GELU (Shazeer 2020: GEGLU, tanh approximation) and SiLU (SwiGLU) -------------------------
 void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops);

@@ -89,21 +89,25 @@ static int heads_width(const Model* m) {  // I
 }
 // Values per token that a block's `in` makes, and its `out` reads.
 static int in_width(const Model* m, ModelBlockType type) {
-    const int F = model_ffn_channels(&m->config), I = heads_width(m);
+    const int F = m->config.ffn_channels, I = heads_width(m);
     return type == BLOCK_FFN    ? (m->config.gated ? 2 * F : F)
            : type == BLOCK_SELF ? model_qkv_width(&m->config)
                                 : I;
 }
 static int inner_width(const Model* m, ModelBlockType type) {
-    return type == BLOCK_FFN ? model_ffn_channels(&m->config) : heads_width(m);
+    return type == BLOCK_FFN ? m->config.ffn_channels : heads_width(m);
 }
 // The factor between the final norm and a tied head.
 static float head_scale(const Model* m) {
     const bool is_scaled = m->config.kind->scaled_head && m->config.tied_head;
     return is_scaled ? 1.0f / sqrtf((float)m->config.channels) : 1.0f;
 }
-static float norm_eps(const Model* m) {  // of an RMS norm
-    return m->config.norm_eps > 0 ? (float)(m->config.norm_eps * 1e-9) : 1e-6f;
+static float norm_eps(const Model* m) {
+    return (float)(m->config.norm_eps * 1e-9);
+}
+// Is the activation part of the matrix product before it (and of its gradient's)?
+static bool fuses_gelu(const Model* m, const ModelBlock* block) {
+    return block->type == BLOCK_FFN && m->config.kind->activation == MODEL_GELU && !m->config.exact_gelu;
 }
 
 // --- memory ------------------------------------------------------------------------------------------------
@@ -600,10 +604,11 @@ static void norm_forward(const Job* job, ModelLinear norm, int l, floatX* out, c
     const floatX *w = param(job, norm.weight, l), *bias = bias_param(job, norm.bias, l);
     OpsContext* ops = job->model->ops;
     if (bias != NULL && add != NULL) {
-        residual_layernorm_forward(residual, out, stats->mean, stats->rstd, inp, add, w, bias, num_rows, C,
-                                   ops);
+        residual_layernorm_forward(residual, out, stats->mean, stats->rstd, inp, add, w, bias,
+                                   norm_eps(job->model), num_rows, C, ops);
     } else if (bias != NULL) {
-        layernorm_forward(out, stats->mean, stats->rstd, inp, w, bias, num_rows, C, ops);
+        layernorm_forward(out, stats->mean, stats->rstd, inp, w, bias, norm_eps(job->model), num_rows, C,
+                          ops);
     } else if (add != NULL) {
         residual_rmsnorm_forward(residual, out, stats->rstd, inp, add, w, scale, norm_eps(job->model),
                                  num_rows, C, ops);
@@ -795,7 +800,7 @@ static void block_forward(const Job* job, const Block* b) {
     const ModelBlock* about = b->about;
     const int T = b->T, Te = job->sides[ENC].num_tokens, C = m->config.channels;
     const int width = inner_width(m, about->type), l = b->l;
-    if (about->type == BLOCK_FFN && m->config.kind->activation == MODEL_GELU) {
+    if (fuses_gelu(m, about)) {
         matmul_gelu_forward(b->inner, b->in, b->norm, param(job, about->in.weight, l),
                             bias_param(job, about->in.bias, l), T, C, width, m->ops);
     } else {
@@ -806,6 +811,8 @@ static void block_forward(const Job* job, const Block* b) {
             gated_silu_forward(b->inner, b->in, T, width, m->ops);
         } else if (m->config.gated) {
             gated_gelu_forward(b->inner, b->in, T, width, m->ops);
+        } else if (m->config.exact_gelu) {
+            exact_gelu_forward(b->inner, b->in, (size_t)T * (size_t)width, m->ops);
         } else if (m->config.kind->activation == MODEL_RELU) {
             relu_forward(b->inner, b->in, (size_t)T * (size_t)width, m->ops);
         }
@@ -1082,7 +1089,7 @@ static void block_backward_inputs(Job* job, const Block* b) {
     const int width = inner_width(m, about->type), I = heads_width(m);
     floatX* dinner = scratch.wide;
     const floatX* dy = dropped_output(job, b);
-    if (about->type == BLOCK_FFN && m->config.kind->activation == MODEL_GELU) {
+    if (fuses_gelu(m, about)) {
         matmul_gelu_backward_input(b->din, b->in, dinner, dy, param(job, about->out.weight, l), T, width, C,
                                    m->ops);
     } else {
@@ -1103,12 +1110,14 @@ static void block_backward_inputs(Job* job, const Block* b) {
             rope_backward(b->din, din, job->sides[b->side].positions, &rope, T, m->ops);
         }
         if (is_cross) { add_enc_gradient(job, b, scratch.wide); }
-    } else if (m->config.kind->activation != MODEL_GELU) {
+    } else if (!fuses_gelu(m, about)) {
         if (m->config.kind->drops_more) { drop_in_block(job, b, dinner, true, width); }
         if (m->config.kind->activation == MODEL_SILU) {
             gated_silu_backward(b->din, dinner, b->in, T, width, m->ops);
         } else if (m->config.gated) {
             gated_gelu_backward(b->din, dinner, b->in, T, width, m->ops);
+        } else if (m->config.exact_gelu) {
+            exact_gelu_backward(b->din, dinner, b->in, (size_t)T * (size_t)width, m->ops);
         } else {
             relu_backward(b->din, dinner, b->in, (size_t)T * (size_t)width, m->ops);
         }
@@ -1252,7 +1261,7 @@ void model_backward_weights(Model* m, const ModelBatch* batch, void* acts, const
 // From counts only, with attentions that begin and end wherever.
 static int64_t side_scratch_bytes(const Model* m, const ModelBatch* batch, Side side) {
     const ModelStack* stack = stack_of(m, side);
-    const int64_t C = m->config.channels, I = heads_width(m), F = model_ffn_channels(&m->config);
+    const int64_t C = m->config.channels, I = heads_width(m), F = m->config.ffn_channels;
     const int64_t Te = model_round_up(batch->num_tokens);
     const int64_t T = side == ENC ? Te : model_round_up(batch->num_dec_tokens);
     Job job = {.model = (Model*)(uintptr_t)m,

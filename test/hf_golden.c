@@ -11,8 +11,8 @@
 
 enum { ENC_TOKENS = 11, DEC_TOKENS = 6 };
 
-const char* const hf_golden_names[HF_GOLDEN_NUM] = {"t5",   "flan",      "byt5",  "umt5",
-                                                    "gpt2", "gpt2_bare", "llama", "qwen2"};
+const char* const hf_golden_names[HF_GOLDEN_NUM] = {"t5",        "flan",  "byt5",  "umt5",     "gpt2",
+                                                    "gpt2_bare", "llama", "qwen2", "gpt2_like"};
 
 const char* hf_golden_path(const char* name) {
     static char path[256];

@@ -6,7 +6,7 @@ hf_golden.h -- the tiny checkpoints of test/golden/hf_*, and what transformers c
 
 #include "../llmc/hf.h"
 
-enum { HF_GOLDEN_NUM = 8, HF_GOLDEN_MAX_VOCAB = 384 };
+enum { HF_GOLDEN_NUM = 9, HF_GOLDEN_MAX_VOCAB = 384 };
 
 extern const char* const hf_golden_names[HF_GOLDEN_NUM];  // "t5", "flan" ...
 

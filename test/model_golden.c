@@ -5,7 +5,8 @@
 
 static const char* const paths[MODEL_NUM_GOLDENS] = {
     "test/golden/gpt2_small.bin", "test/golden/t5_v10.bin",    "test/golden/t5_v11.bin",
-    "test/golden/t5_umt5.bin",    "test/golden/llama_own.bin", "test/golden/llama_tied.bin"};
+    "test/golden/t5_umt5.bin",    "test/golden/llama_own.bin", "test/golden/llama_tied.bin",
+    "test/golden/gpt2_like.bin"};
 enum { GPT2_MAGIC = 20240601, T5_MAGIC = 20191023, LLAMA_MAGIC = 20230227, HEADER_INTS = 16 };
 
 static void give_up(const char* path, const char* why) {
@@ -59,6 +60,10 @@ static void read_gpt2(ModelGolden* out, const int32_t* h, const char** cursor) {
     out->config.num_heads = h[4];
     out->config.channels = h[5];
     out->config.padded_vocab = h[6];
+    out->config.ffn_channels = h[10];
+    out->config.norm_eps = h[11];
+    out->config.exact_gelu = h[12];
+    out->config.tied_head = h[13];
     read_one_stack(out, h + 7, cursor);
 }
 
@@ -84,8 +89,9 @@ static void read_llama(ModelGolden* out, const int32_t* h, const char** cursor) 
 // Every decoder token is supervised.
 static void read_t5(ModelGolden* out, const int32_t* h, const char** cursor) {
     ModelBatch* batch = &out->batch;
-    int32_t header[16] = {[2] = 256, h[1],  h[6], h[3], h[2], (h[1] + 127) / 128 * 128, h[7], h[4], h[5],
-                          h[11],     h[12], h[8], h[9], h[10]};
+    int32_t header[32] = {[2] = 256, h[1],  h[6],       h[3],  h[2],  (h[1] + 127) / 128 * 128,
+                          h[7],      h[4],  h[5],       h[11], h[12], h[8],
+                          h[9],      h[10], [18] = 1000};
     model_from_header(&out->config, &t5_kind, header);
     *batch = (ModelBatch){.num_seqs = h[13], .num_tokens = h[14], .num_rows = h[15]};
     batch->num_dec_tokens = batch->num_rows;
@@ -108,13 +114,14 @@ void model_golden_load(ModelGolden* out, int idx) {
     char* bytes = read_whole(paths[idx], &num_bytes);
     const int32_t* header = (const int32_t*)bytes;
     const char* cursor = bytes + 4 * HEADER_INTS;
-    if (num_bytes < 4 * HEADER_INTS || header[0] != (idx == 0  ? GPT2_MAGIC
-                                                     : idx < 4 ? T5_MAGIC
-                                                               : LLAMA_MAGIC)) {
+    if (num_bytes < 4 * HEADER_INTS ||
+        (header[0] != GPT2_MAGIC && header[0] != T5_MAGIC && header[0] != LLAMA_MAGIC)) {
         give_up(paths[idx], "wrong magic");
     }
     *out = (ModelGolden){.memory = bytes};
-    (idx == 0 ? read_gpt2 : idx < 4 ? read_t5 : read_llama)(out, header, &cursor);
+    (header[0] == GPT2_MAGIC ? read_gpt2
+     : header[0] == T5_MAGIC ? read_t5
+                             : read_llama)(out, header, &cursor);
     out->batch.max_seq_tokens = longest(out->batch.cu_seqlens, out->batch.num_seqs);
     out->batch.loss_scale = 1.0f / (float)out->batch.num_rows;
     out->logits = take(&cursor, (int64_t)out->batch.num_rows * out->config.vocab);

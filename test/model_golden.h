@@ -6,7 +6,7 @@ and what PyTorch and Hugging Face compute.
 
 #include "../llmc/kinds.h"
 
-enum { MODEL_NUM_GOLDENS = 6 };
+enum { MODEL_NUM_GOLDENS = 7 };
 static const float MODEL_GOLDEN_DROPOUT = 0.25f;
 
 typedef struct {

@@ -10,6 +10,8 @@
 void refit_case_costs(CostModel* out, RefitCaseModel model) {
     CostAnalytic about = {.num_layers = 8,
                           .channels = model.channels,
+                          .ffn_channels = 4 * model.channels,
+                          .tied_head = true,
                           .num_heads = 4,
                           .padded_vocab = model.padded_vocab,
                           .max_tokens = 2048,

@@ -23,7 +23,7 @@ run small 1 $good -o "$work/model"
 trainer=$gpt2
 run small 1 -i "$work/data/train.bin" -e l2c32h4 -t 32 -d 1000 -x 1 -v 0 -s 0 -o "$work/gpt2"
 refuses "model_00000001.bin: magic" "T5's checkpoint for train_gpt2" 2 -i "$work/data/train.bin" -t 32 -x 1 -e "$work/model/model_00000001.bin" --stages 2
-refuses "no gpt2 model" "T5's run to go on with for train_gpt2" 1 -i "$work/data/train.bin" -t 32 -x 2 -y 1 -o "$work/model"
+refuses "no GPT-2's" "T5's run to go on with for train_gpt2" 1 -i "$work/data/train.bin" -t 32 -x 2 -y 1 -o "$work/model"
 refuses "--span-corruption on: needs a model with an encoder" "corrupted spans for train_gpt2" 1 -i "$work/data/train.bin" -e l2c32h4 -t 32 -x 1 --span-corruption on
 refuses "t5:l2d2c32h4" "T5's descriptor for train_gpt2" 1 -i "$work/data/train.bin" -e t5:l2d2c32h4 -t 32 -x 1
 trainer=$t5

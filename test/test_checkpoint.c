@@ -26,7 +26,10 @@ static const ModelConfig gpt2_config = {.kind = &gpt2_kind,
                                         .num_layers = 4,
                                         .num_heads = 2,
                                         .channels = 4,
-                                        .padded_vocab = 32};
+                                        .padded_vocab = 32,
+                                        .ffn_channels = 16,
+                                        .norm_eps = 10000,
+                                        .tied_head = 1};
 
 // Where a chain of 8 blocks is cut, 0 after the last; replicas that share the optimizer's state.
 typedef struct {
@@ -512,7 +515,7 @@ static void broken_files_are_named(void) {
         int at, value;
         const char* words;
     } broken[] = {
-        {CHECKPOINT_MODEL_FILE, 0, 20240520, "magic 20240520 is not 20240326"},
+        {CHECKPOINT_MODEL_FILE, 0, 20240520, "magic 20240520 is no GPT-2's"},
         {CHECKPOINT_MODEL_FILE, 1, 5, "but its header asks for"},  // half as long
         {CHECKPOINT_MODEL_FILE, 1, 4, "version 4 is not 3 or 5"},
         {CHECKPOINT_MODEL_FILE, 2, 0, "longest sequence 0"},

@@ -541,6 +541,8 @@ static void shares_are_the_head(void) {
 static void analytic_gpt_is_sane(void) {
     CostAnalytic about = {.num_layers = 12,
                           .channels = 768,
+                          .ffn_channels = 3072,
+                          .tied_head = true,
                           .num_heads = 12,
                           .padded_vocab = 50304,
                           .max_tokens = 1024,

@@ -187,8 +187,6 @@ static void wrong_tensors_are_refused(void) {
             .add = "model.layers.1.self_attn.q_proj.bias");
     REFUSED("qwen2", "model.layers.0.self_attn.k_proj.bias is missing",
             .drop = "model.layers.0.self_attn.k_proj.bias");
-    REFUSED("gpt2", "lm_head.weight differs from transformer.wte.weight", .add = "lm_head.weight",
-            .like = "transformer.wte.weight", .factor = 2);
     REFUSED("t5", "encoder.embed_tokens.weight differs from shared.weight",
             .add = "encoder.embed_tokens.weight", .like = "shared.weight", .factor = 2);
 }
@@ -310,6 +308,9 @@ static void tensors_decide_whether_the_head_is_tied(void) {
     expect("its own", "llama", &(Edit){0}, false, "llama");
     expect("GPT-2's", "gpt2", &(Edit){.add = "lm_head.weight", .like = "transformer.wte.weight"}, true,
            "gpt2");
+    expect("another", "gpt2", &(Edit){.add = "lm_head.weight", .like = "transformer.wte.weight"}, false,
+           "gpt2_untied");
+    expect("its own", "gpt2_like", &(Edit){0}, false, "gpt2_like");
 }
 
 // T5 1.1 and mT5 as transformers 5 writes them: no lm_head.weight, and hidden states without the factor of

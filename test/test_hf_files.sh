@@ -36,11 +36,11 @@ same_files() {  # folder, folder: as many, and each the same
     diff -rq "$work/$1" "$work/$2" >"$work/diff.log" && [ -e "$work/$1/model.safetensors" ] && [ -e "$work/$1/config.json" ]
 }
 
-for model in t5 flan byt5 umt5 gpt2 llama qwen2; do
+for model in t5 flan byt5 umt5 gpt2 gpt2_like llama qwen2; do
     trainer=$build/train_t5-dynapipe data=data ranks=3 sides="--target-tokens 40"
     case $model in
         byt5) data=bytes ;;
-        gpt2) trainer=$build/train_gpt2-dynapipe ranks=2 sides="" ;;
+        gpt2*) trainer=$build/train_gpt2-dynapipe ranks=2 sides="" ;;
         llama | qwen2) trainer=$build/train_llama-dynapipe ranks=2 sides="" ;;
     esac
     options="-i $work/$data/train.bin -t 20 $sides -d 600 -v 0 -s 0"

@@ -117,8 +117,8 @@ static void free_shapes_are_what_they_name(void) {
         const char* descriptor;
         int vocab, max_seq_len, padded_vocab, layers, dec_layers, channels, heads, head_size, ffn, seq_len;
     } shapes[] = {
-        {&gpt2_kind, "l4c128h4", 257, 4096, 384, 4, 0, 128, 4, 0, 0, 4096},
-        {&gpt2_kind, "d12", 256, 77, 256, 12, 0, 768, 12, 0, 0, 77},
+        {&gpt2_kind, "l4c128h4", 257, 4096, 384, 4, 0, 128, 4, 0, 512, 4096},
+        {&gpt2_kind, "d12", 256, 77, 256, 12, 0, 768, 12, 0, 3072, 77},
         {&t5_kind, "t5:l2d3c64h4k24f100", 257, 0, 384, 2, 3, 64, 4, 24, 100, 1024},
         {&t5_kind, "mt5:l5c30h4k8", 257, 0, 384, 5, 5, 30, 4, 8, 80, 1024},  // 75, rounded up to 8
         {&t5_kind, "flan-t5:l1c8h1f9", 100, 77, 128, 1, 1, 8, 1, 8, 9, 77},
@@ -130,9 +130,7 @@ static void free_shapes_are_what_they_name(void) {
         CHECK(c.num_layers == shapes[i].layers && c.num_dec_layers == shapes[i].dec_layers);
         CHECK(c.channels == shapes[i].channels && c.num_heads == shapes[i].heads &&
               c.max_seq_len == shapes[i].seq_len);
-        if (shapes[i].head_size > 0) {
-            CHECK(c.head_size == shapes[i].head_size && c.ffn_channels == shapes[i].ffn);
-        }
+        CHECK(c.head_size == shapes[i].head_size && c.ffn_channels == shapes[i].ffn);
     }
 }
 
@@ -238,6 +236,21 @@ static void headers_carry_all_of_it(void) {
         header[kind == &t5_kind ? 12 : 17]++;
         model_from_header(&back, kind, header);
         CHECK(!model_config_equal(&back, &config, &difference));
+    }
+    // llm.c's models as llm.c has them; others must not look like them
+    for (int i = 0; i < 5; i++) {
+        ModelConfig config = parse(&gpt2_kind, "l2c8h2", 50), back;
+        ModelDifference difference;
+        int* const numbers[] = {&config.ffn_channels, &config.norm_eps, &config.exact_gelu,
+                                &config.tied_head};
+        if (i > 0) { *numbers[i - 1] ^= 1; }
+        int32_t header[256] = {0}, num_more = 0;
+        model_to_header(header, &config);
+        for (int k = 8; k < 256; k++) { num_more += header[k] != 0; }
+        CHECK(i == 0 ? header[0] == 20240326 && num_more == 0 : header[0] != 20240326);
+        CHECK(model_header_kind(header) == &gpt2_kind);
+        model_from_header(&back, &gpt2_kind, header);
+        CHECK(model_config_equal(&back, &config, &difference) && back.tied_head == config.tied_head);
     }
     char text[100];
     const ModelConfig config = parse(&t5_kind, "byt5:l2d3c64h4", 0);

@@ -106,16 +106,19 @@ static void add_mean(Array* a, float mean) {
     for (size_t i = 0; i < a->n; i++) { a->host[i] += mean; }
 }
 
-static void norm_moments(double* mean, double* rstd, const double* x, int C) {
+static double layernorm_eps(const Case* c) {
+    return c->i % 3 == 0 ? 1e-2 : 1e-5;
+}
+static void norm_moments(double* mean, double* rstd, const double* x, int C, double eps) {
     double sum = 0.0, squares = 0.0;
     for (int k = 0; k < C; k++) { sum += x[k] / C; }
     for (int k = 0; k < C; k++) { squares += (x[k] - sum) * (x[k] - sum) / C; }
-    *mean = sum, *rstd = 1.0 / sqrt(squares + 1e-5);
+    *mean = sum, *rstd = 1.0 / sqrt(squares + eps);
 }
 static void layernorm_rows(Case* c, double* out, double* mean, double* rstd, const double* x, const double* w,
                            const double* b) {
     for (int t = 0; t < c->T; t++, x += c->C, out += c->C) {
-        norm_moments(&mean[t], &rstd[t], x, c->C);
+        norm_moments(&mean[t], &rstd[t], x, c->C, layernorm_eps(c));
         for (int k = 0; k < c->C; k++) { out[k] = (x[k] - mean[t]) * rstd[t] * w[k] + b[k]; }
     }
 }
@@ -128,7 +131,7 @@ static void layernorm_make(Case* c) {
     in_x(c, C, 1.0), in_x(c, C, 1.0);
 }
 static void layernorm_call(const Case* c, OpsContext* context) {
-    layernorm_forward(AX(0), AF(1), AF(2), AX(3), AX(4), AX(5), c->T, c->C, context);
+    layernorm_forward(AX(0), AF(1), AF(2), AX(3), AX(4), AX(5), (float)layernorm_eps(c), c->T, c->C, context);
 }
 static void layernorm_reference(Case* c) {
     layernorm_rows(c, R(0), R(1), R(2), R(3), R(4), R(5));
@@ -145,7 +148,8 @@ static void residual_layernorm_make(Case* c) {
     in_x(c, T * C, 1.0), in_x(c, T * C, 1.0), in_x(c, C, 1.0), in_x(c, C, 1.0);
 }
 static void residual_layernorm_call(const Case* c, OpsContext* context) {
-    residual_layernorm_forward(AX(0), AX(1), AF(2), AF(3), AX(4), AX(5), AX(6), AX(7), c->T, c->C, context);
+    residual_layernorm_forward(AX(0), AX(1), AF(2), AF(3), AX(4), AX(5), AX(6), AX(7),
+                               (float)layernorm_eps(c), c->T, c->C, context);
 }
 static void written_sum(double* out, const double* a, const double* b, size_t n) {
     for (size_t i = 0; i < n; i++) { out[i] = (double)as_x((double)((float)a[i] + (float)b[i])); }
@@ -169,7 +173,7 @@ static void dlayernorm_make(Case* c) {
     array_upload(inp);  // rounds
     for (size_t t = 0; t < T; t++) {
         for (size_t k = 0; k < C; k++) { inp->ref[k] = (double)inp->host[t * C + k]; }
-        norm_moments(&mean->ref[t], &rstd->ref[t], inp->ref, (int)C);
+        norm_moments(&mean->ref[t], &rstd->ref[t], inp->ref, (int)C, layernorm_eps(c));
         mean->host[t] = (float)mean->ref[t], rstd->host[t] = (float)rstd->ref[t];
     }
 }
@@ -191,7 +195,7 @@ static void dlayernorm_reference(Case* c) {
     for (int t = 0; t < c->T; t++) {
         const double *x = R(5) + t * c->C, *d = R(4) + t * c->C;
         double mean, rstd, sum_g = 0.0, sum_gx = 0.0;
-        norm_moments(&mean, &rstd, x, c->C);
+        norm_moments(&mean, &rstd, x, c->C, layernorm_eps(c));
         for (int k = 0; k < c->C; k++) {
             const double g = d[k] * R(6)[k], xhat = (x[k] - mean) * rstd;
             sum_g += g / c->C, sum_gx += g * xhat / c->C;
@@ -505,6 +509,46 @@ static double dgelu_loss(Case* c) {
 }
 static void dgelu_reference(Case* c) {
     for (size_t i = 0; i < c->a[0].n; i++) { R(0)[i] = R(1)[i] * gelu_slope(R(2)[i]); }
+    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
+}
+
+// x Phi(x) by erfc, which is relatively accurate in the negative tail; there float32's argument is not: 2 x^2
+// of its roundings.
+static double normal_cdf(double x) {
+    return 0.5 * erfc(-x / sqrt(2.0));
+}
+static double exact_gelu_most(double x, double ref) {
+    const double relative = FLOATX_EPS + FLOAT_EPS * (12.0 + 2.0 * fmin(x * x, 200.0));
+    return relative * fabs(ref) + 1e-29;
+}
+static void exact_gelu_make(Case* c) {
+    gelu_make(c);
+}
+static void exact_gelu_call(const Case* c, OpsContext* context) {
+    exact_gelu_forward(AX(0), AX(1), c->a[0].n, context);
+}
+static void exact_gelu_reference(Case* c) {
+    double* most = most_of(c, 0);
+    for (size_t i = 0; i < c->a[0].n; i++) {
+        R(0)[i] = R(1)[i] * normal_cdf(R(1)[i]), most[i] = exact_gelu_most(R(1)[i], R(0)[i]);
+    }
+}
+static void dexact_gelu_make(Case* c) {
+    dgelu_make(c);
+}
+static void dexact_gelu_call(const Case* c, OpsContext* context) {
+    exact_gelu_backward(AX(0), AX(1), AX(2), c->a[0].n, context);
+}
+static double dexact_gelu_loss(Case* c) {
+    double loss = 0.0;
+    for (size_t i = 0; i < c->a[0].n; i++) { loss += R(2)[i] * normal_cdf(R(2)[i]) * R(1)[i]; }
+    return loss;
+}
+static void dexact_gelu_reference(Case* c) {
+    for (size_t i = 0; i < c->a[0].n; i++) {
+        const double x = R(2)[i];
+        R(0)[i] = R(1)[i] * (normal_cdf(x) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI));
+    }
     c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
 }
 
@@ -920,6 +964,9 @@ static const Op elementwise[] = {
     {OP("gelu_forward", gelu), SAME_ANYWHERE},
     {OP("gelu_backward", dgelu), .loss = dgelu_loss, .grads = {{2, 0}}, .aliases = {{0, 1}, {0, 2}},
      SAME_ANYWHERE},
+    {OP("exact_gelu_forward", exact_gelu), SAME_ANYWHERE},
+    {OP("exact_gelu_backward", dexact_gelu), .loss = dexact_gelu_loss, .grads = {{2, 0}},
+     .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
     {OP("relu_forward", relu), .aliases = {{0, 1}}, SAME_ANYWHERE},
     {OP("relu_backward", drelu), .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
     {OP("gated_gelu_forward", gated), SAME_ANYWHERE},
@@ -1232,7 +1279,8 @@ static void a_norm_of_a_written_sum_is_the_fused_one(void) {
         if (rms) {
             rmsnorm_forward(AX(1), AF(2), AX(0), AX(5), c->scale, rms_eps(c), c->T, c->C, ops);
         } else {
-            layernorm_forward(AX(1), AF(2), AF(3), AX(0), AX(6), AX(7), c->T, c->C, ops);
+            layernorm_forward(AX(1), AF(2), AF(3), AX(0), AX(6), AX(7), (float)layernorm_eps(c), c->T, c->C,
+                              ops);
         }
         CHECK(array_is(&c->a[1], out) && array_is(&c->a[rms ? 2 : 3], rstd));
         free(out);

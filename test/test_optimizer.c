@@ -13,7 +13,10 @@ static const ModelConfig config = {.kind = &gpt2_kind,
                                    .num_layers = 2,
                                    .num_heads = 2,
                                    .channels = 12,
-                                   .padded_vocab = 64};
+                                   .padded_vocab = 64,
+                                   .ffn_channels = 48,
+                                   .norm_eps = 10000,
+                                   .tied_head = 1};
 
 static void open_model(Model* model) {
     model_init(model, &config, 0, model_num_blocks(&config), true, ops);

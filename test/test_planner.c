@@ -204,6 +204,8 @@ static void gpt_problem(int32_t P, int32_t R, int32_t num_samples, uint64_t samp
     Rng rng = rng_seed(sample_seed);
     cost_model_analytic_gpt(&problem.costs, &(CostAnalytic){.num_layers = 12,
                                                             .channels = 768,
+                                                            .ffn_channels = 3072,
+                                                            .tied_head = true,
                                                             .num_heads = 12,
                                                             .padded_vocab = 50304,
                                                             .max_tokens = 4096,

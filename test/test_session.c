@@ -167,6 +167,8 @@ static Status restore(Dynapipe* dp, const LoaderBatch* batch, int32_t step) {
 static DynapipeCosts* costs_of(int32_t num_layers, DynapipeShapes_v1 shapes, bool has_weights_job) {
     CostAnalytic about = {.num_layers = num_layers,
                           .channels = 64,
+                          .ffn_channels = 256,
+                          .tied_head = true,
                           .num_heads = 2,
                           .padded_vocab = 128,
                           .max_tokens = 64,

@@ -72,10 +72,10 @@ typedef enum { WIDE, BYTES, FLOPS } Unit;
        embedding_backward(W->f_weight, W->f_wpe, W->embedding_scratch, W->x4a, W->tokens, W->positions,      \
                           W->T, W->C, W->ops))                                                               \
     DO(layernorm_forward, WIDE, 2 * X * TC + 8.0 * W->T,                                                     \
-       layernorm_forward(W->x4a, W->mean, W->rstd, W->x4b, W->bias, W->bias, W->T, W->C, W->ops))            \
+       layernorm_forward(W->x4a, W->mean, W->rstd, W->x4b, W->bias, W->bias, 1e-5f, W->T, W->C, W->ops))     \
     DO(residual_layernorm_forward, WIDE, 4 * X * TC + 8.0 * W->T,                                            \
-       residual_layernorm_forward(W->x4a, W->x4b, W->mean, W->rstd, W->x4c, W->x4d, W->bias, W->bias, W->T,  \
-                                  W->C, W->ops))                                                             \
+       residual_layernorm_forward(W->x4a, W->x4b, W->mean, W->rstd, W->x4c, W->x4d, W->bias, W->bias, 1e-5f, \
+                                  W->T, W->C, W->ops))                                                       \
     DO(layernorm_backward, WIDE, 4 * X * TC + 8.0 * W->T,                                                    \
        layernorm_backward(W->x4a, W->f_bias, W->f_bias + W->C, W->x4b, W->x4c, W->x4d, W->bias, W->mean,     \
                           W->rstd, W->T, W->C, W->ops))                                                      \

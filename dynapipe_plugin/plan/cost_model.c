@@ -1073,7 +1073,7 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     const int64_t channels = a->channels, norm_params = (is_llama ? 1 : 2) * channels;
     const int64_t inner = is_llama ? (int64_t)a->num_heads * a->head_size : channels,
                   qkv = inner + 2 * (is_llama ? (int64_t)a->num_kv_heads * a->head_size : channels),
-                  ffn = is_llama ? a->ffn_channels : 4 * channels, up = is_llama ? 2 * ffn : ffn;
+                  ffn = a->ffn_channels, up = is_llama ? 2 * ffn : ffn;
     const double I = (double)inner, W = (double)qkv, F = (double)ffn, F2 = (double)up;
     CostPartMode *parts = out->parts[RECOMPUTE_NONE], *full = out->parts[RECOMPUTE_FULL];
     const Stack stack = {.num_blocks = 2,
@@ -1107,15 +1107,14 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
     full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
     add_rounded_line(&out->stage_forward_bytes, FEATURE_ENC_TOKENS,
-                     (is_llama ? 3 * C + fmax(F2, 4 * I) : (16 + 3) * C) * value + 2 * norm +
-                         a->num_heads * 4.0);
+                     (3 * C + (is_llama ? fmax(F2, 4 * I) : 4 * F)) * value + 2 * norm + a->num_heads * 4.0);
     add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
     // Llama's: queries, keys and values that are turned, and their gradients
     add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS,
-                     (is_llama ? C + 6 * I + fmax(F, fmax(C, I)) : 12 * C) * value);
+                     (is_llama ? C + 6 * I + fmax(F, fmax(C, I)) : 8 * C + F) * value);
     add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
     machine_costs(out, a, params);
-    tied_costs(out, a, a->padded_vocab * channels, !is_llama || a->tied_head);
+    tied_costs(out, a, a->padded_vocab * channels, a->tied_head);
 }
 
 // --- T5 ----------------------------------------------------------------------------------------------------

@@ -246,9 +246,11 @@ void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slo
 typedef struct {
     int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
     bool by_blocks;  // a layer's blocks one by one; else a layer is one
+    int32_t ffn_channels;
+    bool tied_head;
     // of T5, Llama or both; 0 of GPT-2
-    int32_t num_dec_layers, head_size, ffn_channels, num_kv_heads;
-    bool gated, tied_head;    // GPT-2's head is tied always
+    int32_t num_dec_layers, head_size, num_kv_heads;
+    bool gated;
     int32_t bytes_per_value;  // of activations and parameters: 4 or 2
     double flops_per_ns;      // matrix products, per rank
     double attention_flops_per_ns;

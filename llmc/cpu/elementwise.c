@@ -58,6 +58,25 @@ void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
     }
 }
 
+// x Phi(x) and Phi(x) + x phi(x); erfc, not 1 + erf, for the negative tail.
+static inline float normal_cdf(float x) {
+    return 0.5f * erfcf(-0.70710678f * x);
+}
+
+void exact_gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_values; i++) { out[i] = inp[i] * normal_cdf(inp[i]); }
+}
+
+void exact_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
+                         OpsContext* ops) {
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_values; i++) {
+        const float x = inp[i];
+        dinp[i] = dout[i] * (normal_cdf(x) + x * (0.39894228f * fast_expf(-0.5f * x * x)));
+    }
+}
+
 // --- gated GELU and SiLU -----------------------------------------------------------------------------------
 /*
 GELU or SiLU of one half of a row times the other half (Shazeer 2020, "GLU Variants": GEGLU, SwiGLU).

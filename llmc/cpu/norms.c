@@ -2,7 +2,7 @@
 norms.c -- layer normalisation (Ba, Kiros, Hinton 2016) and RMS norm over rows, with a fused residual
 addition.
 
-    y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + 1e-5)
+    y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + eps)
     dx = rstd (g - mean(g) - xhat mean(g xhat)),   g = dy w,   xhat = (x - mean) rstd
 
 A row (C floats) stays in the first-level cache for three passes. Gradients of w and b are column sums: every
@@ -14,14 +14,14 @@ of threads.
 #include "context.h"
 
 static void layernorm_row(floatX* restrict out, float* mean, float* rstd, const floatX* restrict x,
-                          const floatX* restrict weight, const floatX* restrict bias, int C) {
+                          const floatX* restrict weight, const floatX* restrict bias, float eps, int C) {
     float sum = 0.0f, squares = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int c = 0; c < C; c++) { sum += x[c]; }
     const float m = sum / (float)C;
 #pragma omp simd reduction(+ : squares)
     for (int c = 0; c < C; c++) { squares += (x[c] - m) * (x[c] - m); }
-    const float r = 1.0f / sqrtf(squares / (float)C + 1e-5f);
+    const float r = 1.0f / sqrtf(squares / (float)C + eps);
 #pragma omp simd
     for (int c = 0; c < C; c++) { out[c] = (x[c] - m) * r * weight[c] + bias[c]; }
     *mean = m;
@@ -29,18 +29,18 @@ static void layernorm_row(floatX* restrict out, float* mean, float* rstd, const 
 }
 
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
-                       const floatX* bias, int T, int C, OpsContext* ops) {
+                       const floatX* bias, float eps, int T, int C, OpsContext* ops) {
     const size_t num_values = (size_t)T * (size_t)C;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     for (int t = 0; t < T; t++) {
         const size_t row = (size_t)t * (size_t)C;
-        layernorm_row(out + row, mean + t, rstd + t, inp + row, weight, bias, C);
+        layernorm_row(out + row, mean + t, rstd + t, inp + row, weight, bias, eps, C);
     }
 }
 
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                                const floatX* b, const floatX* weight, const floatX* bias, int T, int C,
-                                OpsContext* ops) {
+                                const floatX* b, const floatX* weight, const floatX* bias, float eps, int T,
+                                int C, OpsContext* ops) {
     const size_t num_values = (size_t)T * (size_t)C;
 #pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     for (int t = 0; t < T; t++) {
@@ -48,7 +48,7 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
         floatX* r = residual + row;  // may be a or b
 #pragma omp simd
         for (int c = 0; c < C; c++) { r[c] = a[row + (size_t)c] + b[row + (size_t)c]; }
-        layernorm_row(out + row, mean + t, rstd + t, r, weight, bias, C);
+        layernorm_row(out + row, mean + t, rstd + t, r, weight, bias, eps, C);
     }
 }
 

@@ -42,12 +42,17 @@ static __device__ __forceinline__ float gelu_slope(float x) {
     return gelu_slope(x, e, gelu_divide(1.0f, __fadd_rn(1.0f, e)));
 }
 
+// Without the approximation: x Phi(x), Phi(x) + x phi(x).
+static __device__ __forceinline__ float exact_gelu_slope(float x) {
+    return fmaf(x, 0.39894228f * floatx_exp(-0.5f * x * x), normcdff(x));
+}
+
 // GELU and its gradient over whole arrays.
 
 constexpr int GELU_THREADS = 256, GELU_LOADS = 2;  // per thread and array: bytes in flight hide the latency
 
 // A thread's k-th vector begins at value base + k * GELU_THREADS * N: neighbours side by side.
-template <int N>
+template <int N, bool EXACT>
 __global__ static void gelu_forward_kernel(floatX* out, const floatX* inp, size_t num_values) {
     const size_t base = ((size_t)blockIdx.x * GELU_LOADS * GELU_THREADS + threadIdx.x) * N;
     Vec<floatX, N> x[GELU_LOADS];
@@ -62,12 +67,12 @@ __global__ static void gelu_forward_kernel(floatX* out, const floatX* inp, size_
         if (i >= num_values) { continue; }
         Floats<N> y = to_floats(x[k]);
 #pragma unroll
-        for (int j = 0; j < N; j++) { y[j] = gelu_value(y[j]); }
+        for (int j = 0; j < N; j++) { y[j] = EXACT ? y[j] * normcdff(y[j]) : gelu_value(y[j]); }
         store_floats(out + i, y);
     }
 }
 
-template <int N>
+template <int N, bool EXACT>
 __global__ static void gelu_backward_kernel(floatX* dinp, const floatX* dout, const floatX* inp,
                                             size_t num_values) {
     const size_t base = ((size_t)blockIdx.x * GELU_LOADS * GELU_THREADS + threadIdx.x) * N;
@@ -87,39 +92,56 @@ __global__ static void gelu_backward_kernel(floatX* dinp, const floatX* dout, co
         const Floats<N> at = to_floats(x[k]);
         Floats<N> y = to_floats(d[k]);
 #pragma unroll
-        for (int j = 0; j < N; j++) { y[j] *= gelu_slope(at[j]); }
+        for (int j = 0; j < N; j++) { y[j] *= EXACT ? exact_gelu_slope(at[j]) : gelu_slope(at[j]); }
         store_floats(dinp + i, y);
     }
 }
 
-template <int N>
+template <int N, bool EXACT>
 static void gelu_forward_range(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
     if (num_values == 0) { return; }
     const unsigned num_blocks = blocks_for(num_values, GELU_THREADS * GELU_LOADS * N);
-    gelu_forward_kernel<N><<<num_blocks, GELU_THREADS, 0, ops->stream>>>(out, inp, num_values);
+    gelu_forward_kernel<N, EXACT><<<num_blocks, GELU_THREADS, 0, ops->stream>>>(out, inp, num_values);
     CHECK_LAUNCH();
 }
 
-template <int N>
+template <int N, bool EXACT>
 static void gelu_backward_range(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
                                 OpsContext* ops) {
     if (num_values == 0) { return; }
     const unsigned num_blocks = blocks_for(num_values, GELU_THREADS * GELU_LOADS * N);
-    gelu_backward_kernel<N><<<num_blocks, GELU_THREADS, 0, ops->stream>>>(dinp, dout, inp, num_values);
+    gelu_backward_kernel<N, EXACT><<<num_blocks, GELU_THREADS, 0, ops->stream>>>(dinp, dout, inp, num_values);
     CHECK_LAUNCH();
 }
 
 // Whole vectors, then what is left of the last one; (T, C) of a model leaves nothing.
-void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+template <bool EXACT>
+static void gelu_forward_all(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
     const size_t whole = whole_vectors(num_values, out, inp);
-    gelu_forward_range<FLOATX_PER_LOAD>(out, inp, whole, ops);
-    gelu_forward_range<1>(out + whole, inp + whole, num_values - whole, ops);
+    gelu_forward_range<FLOATX_PER_LOAD, EXACT>(out, inp, whole, ops);
+    gelu_forward_range<1, EXACT>(out + whole, inp + whole, num_values - whole, ops);
 }
 
-void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops) {
+template <bool EXACT>
+static void gelu_backward_all(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
+                              OpsContext* ops) {
     const size_t whole = whole_vectors(num_values, dinp, dout, inp);
-    gelu_backward_range<FLOATX_PER_LOAD>(dinp, dout, inp, whole, ops);
-    gelu_backward_range<1>(dinp + whole, dout + whole, inp + whole, num_values - whole, ops);
+    gelu_backward_range<FLOATX_PER_LOAD, EXACT>(dinp, dout, inp, whole, ops);
+    gelu_backward_range<1, EXACT>(dinp + whole, dout + whole, inp + whole, num_values - whole, ops);
+}
+
+void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    gelu_forward_all<false>(out, inp, num_values, ops);
+}
+void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops) {
+    gelu_backward_all<false>(dinp, dout, inp, num_values, ops);
+}
+void exact_gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    gelu_forward_all<true>(out, inp, num_values, ops);
+}
+void exact_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
+                         OpsContext* ops) {
+    gelu_backward_all<true>(dinp, dout, inp, num_values, ops);
 }
 
 // --- gated -------------------------------------------------------------------------------------------------

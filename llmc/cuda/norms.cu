@@ -232,7 +232,7 @@ static void norm_sum_partials(float* first, float* second, int num_blocks, int C
 // Layer normalisation (Ba, Kiros, Hinton 2016) over rows, forward, with the residual addition
 // fused in.
 //
-//     y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + 1e-5)
+//     y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + eps)
 //
 // A row is read once and stays in registers. Variance in a second pass over the registers: no
 // cancellation. Other C (not whole vectors, or huge) take a kernel that walks the row in the cache.
@@ -241,7 +241,8 @@ static void norm_sum_partials(float* first, float* second, int num_blocks, int C
 template <int K, int THREADS, bool RESIDUAL>
 __global__ static void __launch_bounds__(NORM_THREADS)
     layernorm_rows_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                          const floatX* b, const floatX* weight, const floatX* bias, int T, int C) {
+                          const floatX* b, const floatX* weight, const floatX* bias, float eps, int T,
+                          int C) {
     constexpr int N = FLOATX_PER_LOAD;
     __shared__ float shared[WARP_THREADS];
     const int t = (int)blockIdx.x * (NORM_THREADS / THREADS) + (int)threadIdx.x / THREADS;
@@ -266,7 +267,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
 #pragma unroll
         for (int i = 0; i < N; i++) { squares = fmaf(value[i] - m, value[i] - m, squares); }
     }
-    const float r = 1.0f / sqrtf(row_sum<THREADS>(squares, shared) / (float)C + 1e-5f);
+    const float r = 1.0f / sqrtf(row_sum<THREADS>(squares, shared) / (float)C + eps);
 #pragma unroll
     for (int k = 0; k < K; k++) {
         const int c = first + k * THREADS * N;
@@ -288,7 +289,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
 template <bool RESIDUAL>
 __global__ static void __launch_bounds__(NORM_THREADS)
     layernorm_any_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                         const floatX* b, const floatX* weight, const floatX* bias, int C) {
+                         const floatX* b, const floatX* weight, const floatX* bias, float eps, int C) {
     __shared__ float shared[WARP_THREADS];
     const size_t row = (size_t)blockIdx.x * (size_t)C;
     const int begin = (int)threadIdx.x, stride = (int)blockDim.x;
@@ -303,7 +304,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
     for (int c = begin; c < C; c += stride) { sum += (float)x[c]; }
     const float m = block_sum(sum, shared) / (float)C;
     for (int c = begin; c < C; c += stride) { squares = fmaf((float)x[c] - m, (float)x[c] - m, squares); }
-    const float r = 1.0f / sqrtf(block_sum(squares, shared) / (float)C + 1e-5f);
+    const float r = 1.0f / sqrtf(block_sum(squares, shared) / (float)C + eps);
     for (int c = begin; c < C; c += stride) {
         out[row + c] = (floatX)fmaf(((float)x[c] - m) * r, (float)weight[c], (float)bias[c]);
     }
@@ -317,19 +318,20 @@ typedef struct {
     floatX *residual, *out;
     float *mean, *rstd;
     const floatX *a, *b, *weight, *bias;
+    float eps;
     int T, C;
 } NormArrays;
 
 template <int K, int THREADS, bool RESIDUAL> static void launch_rows(const NormArrays* x, OpsContext* ops) {
     const unsigned num_blocks = blocks_for((size_t)x->T, NORM_THREADS / THREADS);
     layernorm_rows_kernel<K, THREADS, RESIDUAL><<<num_blocks, NORM_THREADS, 0, ops->stream>>>(
-        x->residual, x->out, x->mean, x->rstd, x->a, x->b, x->weight, x->bias, x->T, x->C);
+        x->residual, x->out, x->mean, x->rstd, x->a, x->b, x->weight, x->bias, x->eps, x->T, x->C);
     CHECK_LAUNCH();
 }
 
 template <bool RESIDUAL> static void launch_any(const NormArrays* x, OpsContext* ops) {
     layernorm_any_kernel<RESIDUAL><<<(unsigned)x->T, NORM_THREADS, 0, ops->stream>>>(
-        x->residual, x->out, x->mean, x->rstd, x->a, x->b, x->weight, x->bias, x->C);
+        x->residual, x->out, x->mean, x->rstd, x->a, x->b, x->weight, x->bias, x->eps, x->C);
     CHECK_LAUNCH();
 }
 
@@ -342,15 +344,15 @@ template <bool RESIDUAL> static void norm_forward(const NormArrays* x, OpsContex
 }
 
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
-                       const floatX* bias, int T, int C, OpsContext* ops) {
-    const NormArrays arrays = {NULL, out, mean, rstd, inp, NULL, weight, bias, T, C};
+                       const floatX* bias, float eps, int T, int C, OpsContext* ops) {
+    const NormArrays arrays = {NULL, out, mean, rstd, inp, NULL, weight, bias, eps, T, C};
     norm_forward<false>(&arrays, ops);
 }
 
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                                const floatX* b, const floatX* weight, const floatX* bias, int T, int C,
-                                OpsContext* ops) {
-    const NormArrays arrays = {residual, out, mean, rstd, a, b, weight, bias, T, C};
+                                const floatX* b, const floatX* weight, const floatX* bias, float eps, int T,
+                                int C, OpsContext* ops) {
+    const NormArrays arrays = {residual, out, mean, rstd, a, b, weight, bias, eps, T, C};
     norm_forward<true>(&arrays, ops);
 }
 

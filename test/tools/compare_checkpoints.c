@@ -8,16 +8,10 @@
 
 #include "../../llmc/kinds.h"
 
-static const ModelKind* kind_of(const int32_t* header) {
-    return header[0] == gpt2_kind.checkpoint_magic    ? &gpt2_kind
-           : header[0] == t5_kind.checkpoint_magic    ? &t5_kind
-           : header[0] == llama_kind.checkpoint_magic ? &llama_kind
-                                                      : NULL;
-}
-
 static int32_t read_file(const char* path, int32_t header[256], float** out, int64_t* num_values) {
     FILE* file = fopen(path, "rb");
-    if (file == NULL || fread(header, 4, 256, file) != 256 || kind_of(header) == NULL || header[1] != 3) {
+    if (file == NULL || fread(header, 4, 256, file) != 256 || model_header_kind(header) == NULL ||
+        header[1] != 3) {
         return 0;
     }
     fseek(file, 0, SEEK_END);
@@ -42,7 +36,7 @@ int main(int argc, char** argv) {
         return fprintf(stderr, "%s and %s are of different models\n", argv[1], argv[2]), 2;
     }
     ModelConfig config;
-    model_from_header(&config, kind_of(header_a), header_a);
+    model_from_header(&config, model_header_kind(header_a), header_a);
     double tolerance = atof(argv[3]), worst = 0;
     const char* worst_name = "";
     int bad = 0;

@@ -8,7 +8,7 @@
 
 static void write_checkpoint(const char* path, const Model* model) {
     const ModelConfig* c = &model->config;
-    int32_t header[256] = {c->kind->checkpoint_magic, 3};
+    int32_t header[256] = {[1] = 3};
     model_to_header(header, c);
     FILE* file = fopen(path, "wb");
     if (file == NULL) { exit(2); }

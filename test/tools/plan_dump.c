@@ -28,6 +28,7 @@ static void draw(RandomProblem* out, Rng* rng, int i) {
     if (i % 2 == 1) {
         CostAnalytic about = {.num_layers = 12,
                               .channels = 64 * rng_between(rng, 4, 20),
+                              .tied_head = true,
                               .num_heads = 12,
                               .padded_vocab = 50304,
                               .max_tokens = 4096,
@@ -38,6 +39,7 @@ static void draw(RandomProblem* out, Rng* rng, int i) {
                               .launch_ns = 20e3,
                               .comm_latency_ns = 19e3,
                               .comm_bytes_per_ns = 3.1};
+        about.ffn_channels = 4 * about.channels;
         cost_model_analytic_gpt(&out->costs, &about);
         for (int32_t k = 0; k < out->num_samples; k++) { out->samples[k].dec_tokens = 0; }
         equal_stages(&out->request, 12);

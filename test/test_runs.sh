@@ -100,7 +100,11 @@ stops() {  # name, ranks, options: ends three validations after the lowest, whos
         cmp -s "$work/$1/model_best.bin" "$work/$1/model_$(printf %08d "${lowest% *}").bin"
     ok $? "$1: $(grep '^--patience' "$work/$1.log")"
 }
-stops best 2 --stages 2
+stops best 2 --stages 2 --export-hf "$work/best-hf"
+of_best="-e $work/best/model_best.bin -x 0 --export-hf $work/best-hf"
+last_model=$(md5sum <"$work/best-hf/model.safetensors")
+grep -qF "of step $last; the lowest validation loss was that of step ${lowest% *} ---> $of_best" "$work/best.log" && train exported 2 $of_best && [ "$(md5sum <"$work/best-hf/model.safetensors")" != "$last_model" ]
+ok $? "an export says that it is not the best, and how to get that"
 grep -q "model_best.bin: step ${lowest% *}, the lowest validation loss$" "$work/best.log"
 ok $? "--keep-best says its step"
 stops best 2 --stages 2 -y $((last - 2))

@@ -871,6 +871,11 @@ static void export_hf(Trainer* t) {
     if (!t->is_main) { return; }
     if (saved) {
         printf("exported %s\n", directory);
+        if (t->flags.keep_best && t->lowest_step >= 0 && t->lowest_step != t->step) {
+            printf("  of step %d; the lowest validation loss was that of step %d ---> -e %s -x 0 --export-hf "
+                   "%s\n",
+                   t->step, t->lowest_step, path_of_best(t, model), directory);
+        }
     } else {
         hf_checkpoint_abort(directory);
     }

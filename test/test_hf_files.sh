@@ -79,6 +79,12 @@ for model in t5 flan byt5 umt5 gpt2 gpt2_like llama qwen2; do
     ok $? "$model: the same weights, and not those before training"
 done
 
+trainer=$build/train_llama-dynapipe run longer 1 -i "$work/data/train.bin" -t 80 -d 600 -v 0 -s 0 -x 1 -e $golden/hf_llama -o "$work/longer" --export-hf "$work/longer.hf"
+said=$(grep -o "hf_llama was made for 64 positions, -t is 80.*" "$work/longer.log")
+[ -n "$said" ] && grep -q '"max_position_embeddings": 80' "$work/longer.hf/config.json" &&
+    trainer=$build/train_llama-dynapipe run longer 1 -i "$work/data/train.bin" -t 80 -d 600 -v 0 -s 0 -x 2 -e $golden/hf_llama -o "$work/longer" -y 1
+ok $? "a Llama learns longer texts than it was made for: $said"
+
 # Another tokenizer than the data's beside the model: two pieces in the other order, or ByT5's
 trainer=$build/train_t5-dynapipe
 cp -r "$work/flan-1.hf" "$work/other" && rm "$work/other/data.json"

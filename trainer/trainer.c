@@ -553,17 +553,25 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
             model, path, shape);
 }
 
-static void check_fits(Trainer* t, const ModelConfig* config, const char* path) {
+static void check_fits(Trainer* t, ModelConfig* config, const char* path) {
     const char* tail = checkpoint_path_tail(path);
     if (config->vocab < t->info.vocab) {
         die(t,
             "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
             tail, config->vocab, t->info.vocab);
     }
-    // positions are parameters of GPT-2's, and Llama's are trained so far; T5's are distances
-    if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
+    // positions are parameters of GPT-2's, angles of Llama's, distances of T5's
+    if (config->kind->positions != 0 && config->max_seq_len < t->flags.seq_tokens) {
         die(t, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d", tail, config->max_seq_len,
             t->flags.seq_tokens, config->max_seq_len);
+    }
+    if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens) {
+        if (t->is_main) {
+            fprintf(stderr,
+                    "warning: -e %.80s was made for %d positions, -t is %d: it learns the others here\n",
+                    tail, config->max_seq_len, t->flags.seq_tokens);
+        }
+        config->max_seq_len = t->flags.seq_tokens;
     }
     if (!attention_check(model_head_size(config), config->num_buckets, config->max_distance)) {
         die(t, "-e %.80s: %s", tail, status_message());

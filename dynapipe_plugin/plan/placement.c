@@ -473,18 +473,41 @@ void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_
     for (int32_t s = to; s < from; s++) { placement->head_begin[s + 1] += (int16_t)units; }
 }
 
+// What a descent has found.
+typedef struct {
+    Placement best;
+    double least, lack;  // squares of its loads; room that a stage may lack
+} Descent;
+
+static void take_if_less(Descent* found, const Placement* moved, Loads* loads, const PlacementScale* scale) {
+    double load[PLAN_MAX_STAGES], most;
+    const double sum = squares(load, &most, loads, scale, moved);
+    if (sum >= found->least * (1 - 1e-9)) { return; }
+    if (found->lack < INFINITY) {
+        squares(load, &most, room_loads, scale, moved);
+        if (most > found->lack) { return; }
+    }
+    found->least = sum;
+    found->best = *moved;
+}
+
 // Of all layers (or blocks) off the most loaded stage, and units of its share, the move that lessens the
-// squares most, again and again. Returns the squares at the end.
+// squares most, again and again. keeps_room: of those after which stages lack no more memory; so also with a
+// layer back, since the last block, of few rows, is a light one. Returns the squares at the end.
 static double descend(Placement* placement, Loads* loads, const PlacementScale* scale, bool by_layers,
-                      bool moves_head) {
+                      bool moves_head, bool keeps_room) {
     enum { MOVED_UNITS = HEAD_UNITS / 32 };
+    const PlanChain* chain = &scale->costs->chain;
     int32_t K = placement->num_chunks, P = scale->P;
-    double load[PLAN_MAX_STAGES], after[PLAN_MAX_STAGES], most, unused;
-    double least = squares(load, &most, loads, scale, placement);
-    const bool has_layer = scale->head_has_layer || placement->head != HEAD_WHOLE;
-    for (bool found = least > 0; found;) {
-        Placement best = *placement;
-        found = false;
+    double load[PLAN_MAX_STAGES], most, before = INFINITY;
+    Descent now = {.best = *placement, .lack = INFINITY};
+    if (keeps_room) { squares(load, &now.lack, room_loads, scale, placement); }
+    now.least = squares(load, &most, loads, scale, placement);
+    const bool has_layer = scale->head_has_layer || (placement->head != HEAD_WHOLE && !keeps_room);
+    while (now.least > 0 && now.least < before) {
+        before = now.least;
+        *placement = now.best;
+        squares(load, &most, loads, scale, placement);
         for (int32_t from = 0; from < K + P; from++) {
             bool is_share = from >= K;
             int32_t s = is_share ? from - K : placement->stage_of[from], num = is_share ? P : K;
@@ -496,21 +519,27 @@ static double descend(Placement* placement, Loads* loads, const PlacementScale* 
                 if ((is_share ? to : placement->stage_of[to]) == s) { continue; }
                 if (is_share) {
                     placement_move_units(&moved, s, to, MOVED_UNITS);
-                } else {
-                    shift(&moved, &scale->costs->chain, from, to, by_layers);
-                    if (!stage_may_have(&moved.chunks[from], from, K, has_layer)) { continue; }
+                    take_if_less(&now, &moved, loads, scale);
+                    continue;
                 }
-                double sum = squares(after, &unused, loads, scale, &moved);
-                if (sum >= least * (1 - 1e-9)) { continue; }
-                least = sum;
-                best = moved;
-                found = true;
+                shift(&moved, chain, from, to, by_layers);
+                if (!stage_may_have(&moved.chunks[from], from, K, has_layer)) { continue; }
+                take_if_less(&now, &moved, loads, scale);
+                for (int32_t k = 0; k < K * K && keeps_room; k++) {
+                    const int32_t other = k / K, back = k % K;
+                    Placement swapped = moved;
+                    if (moved.stage_of[other] != moved.stage_of[to] || moved.stage_of[back] != s) {
+                        continue;
+                    }
+                    shift(&swapped, chain, other, back, by_layers);
+                    if (!stage_may_have(&swapped.chunks[other], other, K, has_layer)) { continue; }
+                    take_if_less(&now, &swapped, loads, scale);
+                }
             }
         }
-        *placement = best;
-        squares(load, &most, loads, scale, placement);
     }
-    return least;
+    *placement = now.best;
+    return now.least;
 }
 
 // Contiguous layers (or blocks) of equal work to chunks whose stages are equally fast.
@@ -552,8 +581,8 @@ static double balance(Placement* placement, double* mean, const PlacementScale* 
     Placement cut = *placement;
     double load[PLAN_MAX_STAGES], most;
     cut_by_work(&cut, scale, by_layers);
-    double least = descend(placement, work_loads, scale, by_layers, moves_head);
-    if (descend(&cut, work_loads, scale, by_layers, moves_head) < least) { *placement = cut; }
+    double least = descend(placement, work_loads, scale, by_layers, moves_head, false);
+    if (descend(&cut, work_loads, scale, by_layers, moves_head, false) < least) { *placement = cut; }
     squares(load, &most, work_loads, scale, placement);
     *mean = 0;
     for (int32_t s = 0; s < scale->P; s++) { *mean += load[s] / scale->P; }
@@ -577,7 +606,13 @@ double placement_lack(const Placement* placement, const PlacementScale* scale) {
 
 bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
     return descend(placement, room_loads, scale, !cuts_layers(placement, &scale->costs->chain),
-                   moves_head && placement->head == HEAD_BY_VOCABULARY) == 0;
+                   moves_head && placement->head == HEAD_BY_VOCABULARY, false) == 0;
+}
+
+// Balanced again, without room being lost.
+static void level_in_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
+    descend(placement, work_loads, scale, !cuts_layers(placement, &scale->costs->chain),
+            moves_head && placement->head != HEAD_WHOLE, true);
 }
 
 // --- all that a request allows -----------------------------------------------------------------------------
@@ -603,6 +638,10 @@ static int32_t add_heads(Placement* out, int32_t num, const PlanRequest* request
         placement_balance(place, scale);
         out[num] = *place;
         placement_make_room(&out[num], scale, asked != HEAD_CHOICE_GIVEN);
+        if (placement_equal(&out[num], place, request->P)) { continue; }
+        place = &out[num++];
+        out[num] = *place;
+        level_in_room(&out[num], scale, asked != HEAD_CHOICE_GIVEN);
         num += !placement_equal(&out[num], place, request->P);
     }
     return num;

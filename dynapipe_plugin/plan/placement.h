@@ -96,7 +96,7 @@ stages' loads most. A load is a stage's work, or what it lacks of `wanted` free 
 The first ignores memory, the second time: the search simulates both.
 */
 
-enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 6 * 2 * MAX_PASSES };
+enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 9 * 2 * MAX_PASSES };
 
 // What stages are loaded with, and what they take.
 typedef struct {

@@ -1304,7 +1304,7 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     qsort(order, (size_t)num_places, sizeof *order, compare_keyed);
     least = usual_count(search->problem, &places[order[0].id]);
     search->budget =
-        budget_jobs(search->problem, sum / num_places < 2 * least ? sum / num_places : 2 * least);
+        budget_jobs(search->problem, sum / num_places < 4 * least ? sum / num_places : 4 * least);
     TRY(sort_replicas(search));
     TRY(weigh(search));
     TRY(deal_samples(search));

@@ -90,10 +90,10 @@ void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_
 // --- placements to choose from -----------------------------------------------------------------------
 
 /*
-Balanced, or with room: layers (or blocks: placement_shift) move from chunk to chunk (and units of a shared
-head from stage to stage), each time the move off the most loaded stage that lessens the squares of the
-stages' loads most. A load is a stage's work, or what it lacks of `wanted` free memory beside its model state.
-The first ignores memory, the second time: the search simulates both.
+Balanced, with room, or balanced again within that room: layers (or blocks: placement_shift) move from chunk to
+chunk (and units of a shared head from stage to stage), each time the move off the most loaded stage that
+lessens the squares of the stages' loads most. A load is a stage's work, or what it lacks of `wanted` free
+memory beside its model state. The first ignores memory, the second time: the search simulates all.
 */
 
 enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 9 * 2 * MAX_PASSES };

@@ -368,8 +368,11 @@ bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor
 
 void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
     if (config->kind == &gpt2_kind) {
-        snprintf(out, out_bytes, "gpt2 C %d NH %d F %d%s", config->channels, config->num_heads,
-                 config->ffn_channels, config->exact_gelu ? " exact" : "");
+        const int F = config->ffn_channels == 4 * config->channels ? 0 : config->ffn_channels;
+        char width[24] = "";
+        if (F > 0) { snprintf(width, sizeof width, " F %d", F); }
+        snprintf(out, out_bytes, "gpt2 C %d NH %d%s%s", config->channels, config->num_heads, width,
+                 config->exact_gelu ? " exact" : "");
     } else if (config->kind == &llama_kind) {
         snprintf(out, out_bytes, "llama C %d NH %d KV %d HS %d F %d", config->channels, config->num_heads,
                  config->num_kv_heads, config->head_size, config->ffn_channels);

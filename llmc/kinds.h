@@ -128,7 +128,7 @@ static inline const ModelKind* models_kind_of(const char* descriptor) {
     return &gpt2_kind;
 }
 
-// What costs of a model depend on besides its vocabulary: "gpt2 C 768 NH 12 F 3072", "t5 C 512 NH 6 HS 64 F
+// What costs of a model depend on besides its vocabulary: "gpt2 C 768 NH 12", "t5 C 512 NH 6 HS 64 F
 // 1024 gated", "llama C 896 NH 14 KV 2 HS 64 F 4864".
 void models_signature(char* out, size_t out_bytes, const ModelConfig* config);
 

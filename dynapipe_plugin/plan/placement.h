@@ -90,8 +90,8 @@ void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_
 // --- placements to choose from -----------------------------------------------------------------------
 
 /*
-Balanced, with room, or balanced again within that room: layers (or blocks: placement_shift) move from chunk to
-chunk (and units of a shared head from stage to stage), each time the move off the most loaded stage that
+Balanced, with room, or balanced again within that room: layers (or blocks: placement_shift) move from chunk
+to chunk (and units of a shared head from stage to stage), each time the move off the most loaded stage that
 lessens the squares of the stages' loads most. A load is a stage's work, or what it lacks of `wanted` free
 memory beside its model state. The first ignores memory, the second time: the search simulates all.
 */

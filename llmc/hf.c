@@ -340,11 +340,11 @@ static bool read_dropout(const Reader* r, const char* key, double* out) {
 
 // Most names are of the approximation by tanh.
 static bool read_gelu(const Reader* r, ModelConfig* shape) {
-    static const char* const names[] = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"};
+    static const char* const names[] = {"gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"};
     const char* name = NULL;
     if (!read_text(r, "activation_function", "gelu_new", &name)) { return false; }
     for (int i = 0; i < NUM(names); i++) {
-        shape->exact_gelu = i == 0;
+        shape->exact_gelu = i < 2;
         if (strcmp(name, names[i]) == 0) { return true; }
     }
     return llmc_fail("%s: activation_function is \"%.40s\", which is not supported, \"gelu\" and "

@@ -384,8 +384,13 @@ void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
 
 void model_describe(char* out, size_t out_chars, const ModelConfig* config) {
     if (config->kind == &gpt2_kind) {
-        snprintf(out, out_chars, "%d layers, %d channels, %d heads", config->num_layers, config->channels,
-                 config->num_heads);
+        char width[40] = "";
+        if (config->ffn_channels != 4 * config->channels) {
+            snprintf(width, sizeof width, ", feed-forward of %d", config->ffn_channels);
+        }
+        snprintf(out, out_chars, "%d layers, %d channels, %d heads%s%s%s", config->num_layers,
+                 config->channels, config->num_heads, width, config->exact_gelu ? ", exact GELU" : "",
+                 config->tied_head ? "" : ", a head of its own");
     } else if (config->kind == &llama_kind) {
         snprintf(out, out_chars, "%d layers, %d channels, %d heads of %d on %d of keys, feed-forward of %d",
                  config->num_layers, config->channels, config->num_heads, config->head_size,
@@ -424,7 +429,7 @@ static const struct {
     {"bias table per layer", MODEL_REMEDY, offsetof(ModelConfig, bias_per_layer), T5, 0, 1},
     {"heads of keys", MODEL_REMEDY, offsetof(ModelConfig, num_kv_heads), LLAMA, 1, 1 << 12},
     {"rope_theta", MODEL_REMEDY, offsetof(ModelConfig, rope_theta), LLAMA, 1, 1 << 30},
-    {"1e9 times the norms' eps", MODEL_REMEDY, offsetof(ModelConfig, norm_eps), ALL, 1, 1 << 20},
+    {"1e9 times the norms' eps", MODEL_REMEDY, offsetof(ModelConfig, norm_eps), ALL, 1, 1 << 27},
     {"bias of q, k and v", MODEL_REMEDY, offsetof(ModelConfig, qkv_bias), LLAMA, 0, 1},
     {"exact GELU", MODEL_REMEDY, offsetof(ModelConfig, exact_gelu), GPT2, 0, 1},
 };

@@ -101,7 +101,7 @@ stops() {  # name, ranks, options: ends three validations after the lowest, whos
     ok $? "$1: $(grep '^--patience' "$work/$1.log")"
 }
 stops best 2 --stages 2 --export-hf "$work/best-hf"
-of_best="-e $work/best/model_best.bin -x 0 --export-hf $work/best-hf"
+of_best="-e $work/best/model_best.bin -t 256 -x 0 --export-hf $work/best-hf"
 last_model=$(md5sum <"$work/best-hf/model.safetensors")
 grep -qF "of step $last; the lowest validation loss was that of step ${lowest% *} ---> $of_best" "$work/best.log" && train exported 2 $of_best && [ "$(md5sum <"$work/best-hf/model.safetensors")" != "$last_model" ]
 ok $? "an export says that it is not the best, and how to get that"

@@ -565,10 +565,11 @@ static void check_fits(Trainer* t, ModelConfig* config, const char* path) {
         die(t, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d", tail, config->max_seq_len,
             t->flags.seq_tokens, config->max_seq_len);
     }
-    if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens) {
+    if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens && t->flags.steps == 0) {
+        t->flags.seq_tokens = config->max_seq_len;  // nothing is learnt
+    } else if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens) {
         if (t->is_main) {
-            fprintf(stderr,
-                    "warning: -e %.80s was made for %d positions, -t is %d: it learns the others here\n",
+            fprintf(stderr, "warning: %.80s was made for %d positions, -t is %d: it learns the others here\n",
                     tail, config->max_seq_len, t->flags.seq_tokens);
         }
         config->max_seq_len = t->flags.seq_tokens;
@@ -880,9 +881,9 @@ static void export_hf(Trainer* t) {
     if (saved) {
         printf("exported %s\n", directory);
         if (t->flags.keep_best && t->lowest_step >= 0 && t->lowest_step != t->step) {
-            printf("  of step %d; the lowest validation loss was that of step %d ---> -e %s -x 0 --export-hf "
-                   "%s\n",
-                   t->step, t->lowest_step, path_of_best(t, model), directory);
+            printf("  of step %d; the lowest validation loss was that of step %d ---> -e %s -t %d -x 0 "
+                   "--export-hf %s\n",
+                   t->step, t->lowest_step, path_of_best(t, model), t->flags.seq_tokens, directory);
         }
     } else {
         hf_checkpoint_abort(directory);

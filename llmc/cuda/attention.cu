@@ -22,6 +22,7 @@ the tensor cores' rate there; wgmma, which reads shared memory itself, would be 
 */
 #include "../llmc_error.h"
 #include "attention.cuh"
+#include "launch.cuh"
 
 #include <math.h>
 
@@ -29,12 +30,22 @@ bool attention_check(int head_size, int num_buckets, int max_distance) {
     if (head_size < 8 || head_size > 256 || head_size % 8 != 0) {
         return llmc_fail("head size %d ---> on a GPU 8 to 256 in steps of 8; or train on the CPU", head_size);
     }
-    if (num_buckets == 0 ||
-        (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS && max_distance <= ATTENTION_MAX_DISTANCE)) {
-        return true;
+    if (num_buckets == 0) { return true; }
+    if (num_buckets < 4 || num_buckets > T5_MAX_BUCKETS || max_distance > ATTENTION_MAX_DISTANCE) {
+        return llmc_fail("%d position buckets up to distance %d ---> on a GPU 4 to %d buckets, up to %d",
+                         num_buckets, max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
     }
-    return llmc_fail("%d position buckets up to distance %d ---> on a GPU 4 to %d buckets, up to %d",
-                     num_buckets, max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
+    for (int both = 0; both < 2; both++) {  // of a decoder, of an encoder
+        const T5Buckets bias = t5_buckets(num_buckets, max_distance, both);
+        const int needed = attention_dq_bytes(head_size, &bias), most = (int)shared_bytes_of_a_block();
+        if (needed > most) {
+            return llmc_fail(
+                "head size %d with position biases up to distance %d: %d bytes of shared memory, "
+                "this card's blocks have %d ---> a card of 8.0, 9.0 or 10.0, or train on the CPU",
+                head_size, max_distance, needed, most);
+        }
+    }
+    return true;
 }
 
 static void check(const Attention& about) {

@@ -41,6 +41,7 @@ enum {
 void attention_launch_forward(const AttentionCall* call, OpsContext* ops);
 void attention_launch_decode(const AttentionCall* call, OpsContext* ops);  // any head size; without dropout
 int attention_launch_dq(const AttentionCall* call, OpsContext* ops);  // returns the rows of a block
+int attention_dq_bytes(int head_size, const T5Buckets* bias);         // of shared memory
 void attention_launch_dkv(const AttentionCall* call, OpsContext* ops);
 
 // The head size that kernels with dropout are compiled for, where others have D: half as many to compile.

@@ -227,4 +227,13 @@ template <int D> static int launch(const AttentionCall* call, OpsContext* ops) {
 int attention_launch_dq(const AttentionCall* call, OpsContext* ops) {
     return ATTENTION_BY_HEAD_SIZE(call->about.head_size, launch, call, ops);
 }
+
+template <int D> static int bytes_of(const T5Buckets* bias, int unused) {
+    (void)unused;
+    using S = DqShape<attention_dropout_size(D), true>;  // no fewer than without
+    return S::SHARED_BYTES + S::bias_floats(*bias) * (int)sizeof(float);
+}
+int attention_dq_bytes(int head_size, const T5Buckets* bias) {
+    return ATTENTION_BY_HEAD_SIZE(head_size, bytes_of, bias, 0);
+}
 #endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything to run where an NVIDIA GPU is at hand, in under 8 minutes (16 cores): builds for this card, runs all kernel tests on it,
+# Everything to run where an NVIDIA GPU is at hand, in some 8 minutes (a guess: no card was there): builds for this card, runs all kernel tests on it,
 # compares training with the CPU's, measures, and writes dev/results/gpu-CARD.md; that and all output are $OUT/gpu-CARD.tgz (out/gpu_check).
 #   dev/gpu_check.sh [PART ...]     parts: needs build kernels train operations steps sanitizer mixture torch (default: all)
 #   EMULATED=1 dev/gpu_check.sh     the same on the CPU emulator, tiny sizes: shows that the script works; no report in dev/results

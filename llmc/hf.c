@@ -106,7 +106,10 @@ static Part* all_parts(const ModelConfig* config, int* num_parts) {
 static const char* hf_names_prefix(const ModelConfig* config) {
     return is_gpt2(config) ? "transformer." : "";
 }
-static const char HEAD[] = "lm_head.weight";  // has none
+static const char HEAD[] = "lm_head.weight";
+static const char* prefix_of(const char* name, const char* prefix) {
+    return strcmp(name, HEAD) == 0 ? "" : prefix;  // the head has none
+}
 
 // "h.", a number, `end`.
 static bool is_layers(const char* name, const char* end) {
@@ -697,7 +700,7 @@ typedef struct {
 
 static const SafetensorsTensor* hf_checkpoint_find(const Source* source, const char* name) {
     char full[NAME_CHARS + 16];
-    snprintf(full, sizeof full, "%.15s%.111s", strcmp(name, HEAD) == 0 ? "" : source->prefix, name);
+    snprintf(full, sizeof full, "%.15s%.111s", prefix_of(name, source->prefix), name);
     return safetensors_find(&source->file, full);
 }
 
@@ -746,11 +749,10 @@ static bool find_parts(const Source* source, bool* is_known) {
     bool ok = true;
     for (int p = 0; ok && p < num_parts; p++) {
         const SafetensorsTensor* tensor = find_part(source, &parts[p]);
-        ok = tensor != NULL
-                 ? check_part(source, tensor, &parts[p])
-                 : llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
-                             checkpoint_path_tail(source->file.files[0].path),
-                             strcmp(parts[p].name, HEAD) == 0 ? "" : source->prefix, parts[p].name);
+        ok = tensor != NULL ? check_part(source, tensor, &parts[p])
+                            : llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
+                                        checkpoint_path_tail(source->file.files[0].path),
+                                        prefix_of(parts[p].name, source->prefix), parts[p].name);
         if (ok) { is_known[tensor - source->file.tensors] = true; }
     }
     free(parts);
@@ -1111,8 +1113,7 @@ static bool write_configs(const char* directory, const HfConfig* config) {
 
 static SafetensorsTensor file_tensor(const Part* part, char* name, const ModelConfig* config) {
     SafetensorsTensor tensor = {.name = name, .dtype = DTYPE, .num_dims = part->is_vector ? 1 : 2};
-    snprintf(name, NAME_CHARS, "%.15s%.95s", strcmp(part->name, HEAD) == 0 ? "" : hf_names_prefix(config),
-             part->name);
+    snprintf(name, NAME_CHARS, "%.15s%.95s", prefix_of(part->name, hf_names_prefix(config)), part->name);
     tensor.dims[0] = part->is_vector || part->transposed ? part->cols : part->rows;
     tensor.dims[1] = part->is_vector ? 0 : part->transposed ? part->rows : part->cols;
     return tensor;

@@ -521,9 +521,6 @@ static double exact_gelu_most(double x, double ref) {
     const double relative = FLOATX_EPS + FLOAT_EPS * (12.0 + 2.0 * fmin(x * x, 200.0));
     return relative * fabs(ref) + 1e-29;
 }
-static void exact_gelu_make(Case* c) {
-    gelu_make(c);
-}
 static void exact_gelu_call(const Case* c, OpsContext* context) {
     exact_gelu_forward(AX(0), AX(1), c->a[0].n, context);
 }
@@ -532,9 +529,6 @@ static void exact_gelu_reference(Case* c) {
     for (size_t i = 0; i < c->a[0].n; i++) {
         R(0)[i] = R(1)[i] * normal_cdf(R(1)[i]), most[i] = exact_gelu_most(R(1)[i], R(0)[i]);
     }
-}
-static void dexact_gelu_make(Case* c) {
-    dgelu_make(c);
 }
 static void dexact_gelu_call(const Case* c, OpsContext* context) {
     exact_gelu_backward(AX(0), AX(1), AX(2), c->a[0].n, context);
@@ -940,6 +934,8 @@ static void adamw_reference(Case* c) {
 // --- all of them -------------------------------------------------------------------------------------------
 #define ANYWHERE .shift_in = true, .shift_out = true
 #define SAME_ANYWHERE ANYWHERE, .same_anywhere = true
+#define exact_gelu_make gelu_make
+#define dexact_gelu_make dgelu_make
 #define OP(text, stem) .name = text, .make = stem##_make, .call = stem##_call, .reference = stem##_reference
 static const Op embeddings = {OP("embedding_forward", embedding), ANYWHERE};
 static const Op dembeddings = {OP("embedding_backward", dembedding), ANYWHERE};

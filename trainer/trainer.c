@@ -565,10 +565,9 @@ static void check_fits(Trainer* t, ModelConfig* config, const char* path) {
         die(t, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d", tail, config->max_seq_len,
             t->flags.seq_tokens, config->max_seq_len);
     }
-    if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens && t->flags.steps == 0) {
-        t->flags.seq_tokens = config->max_seq_len;  // nothing is learnt
-    } else if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens) {
-        if (t->is_main) {
+    if (config->kind->rotary && config->max_seq_len < t->flags.seq_tokens) {
+        if (t->flags.steps == 0) { t->flags.seq_tokens = config->max_seq_len; }  // nothing is learnt
+        if (t->flags.steps != 0 && t->is_main) {
             fprintf(stderr, "warning: %.80s was made for %d positions, -t is %d: it learns the others here\n",
                     tail, config->max_seq_len, t->flags.seq_tokens);
         }

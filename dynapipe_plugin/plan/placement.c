@@ -525,15 +525,15 @@ static double descend(Placement* placement, Loads* loads, const PlacementScale* 
                 shift(&moved, chain, from, to, by_layers);
                 if (!stage_may_have(&moved.chunks[from], from, K, has_layer)) { continue; }
                 take_if_less(&now, &moved, loads, scale);
-                for (int32_t k = 0; k < K * K && keeps_room; k++) {
-                    const int32_t other = k / K, back = k % K;
-                    Placement swapped = moved;
-                    if (moved.stage_of[other] != moved.stage_of[to] || moved.stage_of[back] != s) {
-                        continue;
+                for (int32_t other = 0; other < K && keeps_room; other++) {
+                    if (moved.stage_of[other] != moved.stage_of[to]) { continue; }
+                    for (int32_t back = 0; back < K; back++) {
+                        Placement swapped = moved;
+                        if (moved.stage_of[back] != s) { continue; }
+                        shift(&swapped, chain, other, back, by_layers);
+                        if (!stage_may_have(&swapped.chunks[other], other, K, has_layer)) { continue; }
+                        take_if_less(&now, &swapped, loads, scale);
                     }
-                    shift(&swapped, chain, other, back, by_layers);
-                    if (!stage_may_have(&swapped.chunks[other], other, K, has_layer)) { continue; }
-                    take_if_less(&now, &swapped, loads, scale);
                 }
             }
         }
@@ -609,8 +609,7 @@ bool placement_make_room(Placement* placement, const PlacementScale* scale, bool
                    moves_head && placement->head == HEAD_BY_VOCABULARY, false) == 0;
 }
 
-// Balanced again, without room being lost.
-static void level_in_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
+void placement_level_in_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
     descend(placement, work_loads, scale, !cuts_layers(placement, &scale->costs->chain),
             moves_head && placement->head != HEAD_WHOLE, true);
 }
@@ -638,10 +637,6 @@ static int32_t add_heads(Placement* out, int32_t num, const PlanRequest* request
         placement_balance(place, scale);
         out[num] = *place;
         placement_make_room(&out[num], scale, asked != HEAD_CHOICE_GIVEN);
-        if (placement_equal(&out[num], place, request->P)) { continue; }
-        place = &out[num++];
-        out[num] = *place;
-        level_in_room(&out[num], scale, asked != HEAD_CHOICE_GIVEN);
         num += !placement_equal(&out[num], place, request->P);
     }
     return num;

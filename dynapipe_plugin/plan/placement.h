@@ -93,10 +93,11 @@ void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_
 Balanced, with room, or balanced again within that room: layers (or blocks: placement_shift) move from chunk
 to chunk (and units of a shared head from stage to stage), each time the move off the most loaded stage that
 lessens the squares of the stages' loads most. A load is a stage's work, or what it lacks of `wanted` free
-memory beside its model state. The first ignores memory, the second time: the search simulates all.
+memory beside its model state. The first ignores memory, the second time: the search simulates both, and
+levels in its room what it chose.
 */
 
-enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 9 * 2 * MAX_PASSES };
+enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 6 * 2 * MAX_PASSES };
 
 // What stages are loaded with, and what they take.
 typedef struct {
@@ -118,6 +119,8 @@ void placement_balance(Placement* placement, const PlacementScale* scale);
 double placement_lack(const Placement* placement, const PlacementScale* scale);
 // Has every stage what is wanted then? moves_head: the shares may change.
 bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head);
+// Balanced again, as far as no stage then lacks more of what is wanted than some stage did before.
+void placement_level_in_room(Placement* placement, const PlacementScale* scale, bool moves_head);
 
 // Numbers of stages, replicas and ranks.
 Status plan_request_check_ranks(const PlanRequest* request);

@@ -913,6 +913,7 @@ static Status try_place(Candidate* out, Search* search, const Placement* placeme
 
 enum { LEFT_FOR_FIELD = 45, LEFT_FOR_LAYERS = 30 };  // percent of the budget left after each
 enum { FIELD = 12, FINALISTS = 3 };
+enum { WHOLE_LIMIT = 1000 };  // PlacementScale.wanted: no stage may have less room than the tightest had
 
 // Where nothing is known to fit: one sample a microbatch, everything recomputed. replica_plan_fit may still
 // make it fit.
@@ -923,6 +924,19 @@ static Candidate last_resort(const PlanProblem* problem) {
                        .in_flight = -problem->num_samples,
                        .rule = {problem->modes[problem->num_modes - 1], 0, 100},
                        .makespan_ns = INT64_MAX};
+}
+
+// Where memory is limited: the placement with its stages levelled, if that is faster.
+static Status level_placement(Candidate* best, Search* search) {
+    const PlanProblem* problem = search->problem;
+    const PlanRequest* request = problem->request;
+    Candidate level = *best;
+    if (!problem->has_limit || !request->choose_stages) { return STATUS_OK; }
+    const PlacementScale scale =
+        placement_scale_make(request, problem->costs, problem->samples, problem->num_samples, WHOLE_LIMIT);
+    placement_level_in_room(&level.placement, &scale, request->heads != HEAD_CHOICE_GIVEN);
+    if (placement_equal(&level.placement, &best->placement, problem->P)) { return STATUS_OK; }
+    return try_candidate(best, search, level);
 }
 
 // order: of places, those that need the fewest microbatches first; all others may find no budget left. seed,
@@ -981,6 +995,7 @@ static Status construct(Candidate* best, Search* search, const Placement* places
     }
     for (int32_t i = 0; i < num && problem->P > 1; i++) {
         part = (search->budget - whole * LEFT_FOR_LAYERS / 100) / (num - i);
+        TRY(level_placement(&field[i], search));
         TRY(tune_placement(&field[i], search, search->budget - part));
         TRY(tune_settings(&field[i], search, search->budget - part / 4));
     }

@@ -490,7 +490,15 @@ static void tied_gradients_are_exchanged(void) {
     }
 }
 
-// Shares of any sizes take what the whole head takes, and its constant once more for every share.
+// What the head takes for that many supervised rows and nothing else.
+static double head_of_rows(const CostTable* table, int64_t rows, int kind) {
+    CostParts parts;
+    cost_parts(&parts, table, RECOMPUTE_NONE, &(MbShape){.supervised_tokens = rows});
+    return parts.part[PART_HEAD][kind];
+}
+
+// Shares of any sizes take what the whole head takes, and its constant once more for every share; by rows
+// none takes less than a head of its rows.
 static void shares_are_the_head(void) {
     Rng rng = rng_seed(seed + 1);
     for (int32_t round = 0; round < 2000; round++) {
@@ -518,6 +526,16 @@ static void shares_are_the_head(void) {
             CHECK(jobs.job_ns[JOB_B] == 0 && jobs.job_ns[JOB_R] == 0 && jobs.forward_bytes == 0);
             CHECK(by_rows || !placement_has_share(&placement, s) ||
                   jobs.part_bytes == cost_round(parts.head_part_bytes));
+            CostShare share = cost_share_of(&placement, s);
+            double ns[JOB_W + 1], units = (double)(share.end - share.begin) / HEAD_UNITS;
+            int64_t rows = cost_share_rows(shape.supervised_tokens, share.end) -
+                           cost_share_rows(shape.supervised_tokens, share.begin);
+            for (int kind = 0; kind <= JOB_W; kind++) {
+                ns[kind] = units > 0 ? constant[kind] + units * (head[kind] - constant[kind]) : 0;
+                if (by_rows && rows > 0) { ns[kind] = fmax(ns[kind], head_of_rows(&table, rows, kind)); }
+            }
+            CHECK_NEAR((double)jobs.job_ns[JOB_F], ns[JOB_F] + ns[JOB_B], 1);
+            CHECK_NEAR((double)jobs.job_ns[JOB_W], ns[JOB_W], 1);
             forward += (double)jobs.job_ns[JOB_F];
             weights += (double)jobs.job_ns[JOB_W];
             in_bytes += jobs.boundary_bytes;
@@ -525,8 +543,10 @@ static void shares_are_the_head(void) {
             num += placement_has_share(&placement, s);
         }
         double more = (num - 1) * (constant[JOB_F] + constant[JOB_B]);
-        CHECK_NEAR(forward, head[JOB_F] + head[JOB_B] + more, P);
-        CHECK_NEAR(weights, head[JOB_W] + (num - 1) * constant[JOB_W], P);
+        if (!by_rows) {
+            CHECK_NEAR(forward, head[JOB_F] + head[JOB_B] + more, P);
+            CHECK_NEAR(weights, head[JOB_W] + (num - 1) * constant[JOB_W], P);
+        }
         int64_t all = shape.supervised_tokens > 0 ? cost_round(parts.head_in_bytes) : 0;
         if (by_rows) { CHECK(in_bytes == all && part_bytes == all); }
         if (!by_rows) { CHECK_EQ(in_bytes, num * cost_round(parts.head_in_bytes)); }

@@ -641,9 +641,18 @@ static double of_rows(double all, CostShare share, int64_t num_rows) {
     return (double)(cost_round(all * end) - cost_round(all * begin));
 }
 
-static double of_head(const CostParts* parts, int quantity, double part) {
-    double whole = parts->part[PART_HEAD][quantity], constant = parts->head_constant[quantity];
-    return constant + part * (whole - constant);
+// A job of a share: its part of the whole head's and all of the constant. By rows all of the matrix is read
+// for however few of them, so it takes no less than a head of these rows alone.
+static double of_head(const CostModel* model, int kind, CostShare share, const CostParts* parts) {
+    double part = (double)(share.end - share.begin) / HEAD_UNITS;
+    double whole = parts->part[PART_HEAD][kind], constant = parts->head_constant[kind];
+    double time_ns = constant + part * (whole - constant);
+    int64_t rows =
+        cost_share_rows(parts->num_rows, share.end) - cost_share_rows(parts->num_rows, share.begin);
+    if (share.by != HEAD_BY_ROWS || rows == 0) { return time_ns; }
+    const CostFormula* formula = &model->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[kind];
+    const double alone[FEATURE_COUNT] = {[FEATURE_SUPERVISED] = (double)rows};
+    return fmax(time_ns, formula_value(formula, alone));
 }
 
 static void bytes_by_rows(CostJobs* out, CostShare share, const CostParts* parts) {
@@ -668,9 +677,9 @@ static void bytes_by_vocabulary(CostJobs* out, const CostModel* model, CostShare
 void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, const CostParts* parts) {
     *out = (CostJobs){.scratch_bytes = parts->scratch_bytes};
     if (share.end <= share.begin) { return; }
-    double units = (double)(share.end - share.begin) / HEAD_UNITS;
-    out->job_ns[JOB_F] = cost_round(of_head(parts, JOB_F, units) + of_head(parts, JOB_B, units));
-    out->job_ns[JOB_W] = cost_round(of_head(parts, JOB_W, units));
+    out->job_ns[JOB_F] =
+        cost_round(of_head(model, JOB_F, share, parts) + of_head(model, JOB_B, share, parts));
+    out->job_ns[JOB_W] = cost_round(of_head(model, JOB_W, share, parts));
     if (share.by == HEAD_BY_ROWS) {
         bytes_by_rows(out, share, parts);
     } else {

@@ -111,13 +111,13 @@ run_target() {
     return $rc
 }
 
-# Merged anew: the present seeds first, so that they stay where they still cover something; those with names of words stay anyhow.
+# Merged anew, to the fewest that reach each edge once; those with names of words stay anyhow.
 keep_corpus() {
     local name=$1 fresh=$out/keep_$1 file
     rm -rf "$fresh"
     mkdir -p "$fresh" "$seeds/$name" "$found/$name"
     build_target "$name" >"$out/log/$name.log" 2>&1 &&
-        "$out/fuzz_$name" -merge=1 -max_len=4095 -timeout=60 "$fresh" "$seeds/$name" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
+        "$out/fuzz_$name" -set_cover_merge=1 -use_counters=0 -max_len=4095 -timeout=60 "$fresh" "$seeds/$name" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
         echo "FAIL $name: see $out/log/$name.log, $name.merge.log"
         return 1
     }

@@ -4,7 +4,9 @@
 #undef NDEBUG
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "../dynapipe_plugin/plan/plan_text.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 
 static int64_t pick(Rng* rng, int64_t lo, int64_t hi) {
@@ -438,4 +440,24 @@ PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* are
     assert(status == STATUS_OK);
     *out = plan;
     return samples;
+}
+
+bool plan_text_is(const Plan* plan, const char* name, uint64_t hash) {
+    char path[64], *text = NULL;
+    size_t num_bytes;
+    FILE* file = open_memstream(&text, &num_bytes);
+    plan_print(plan, file);
+    fclose(file);
+    snprintf(path, sizeof path, "build/%s.txt", name);
+    if ((file = fopen(path, "w")) != NULL) {
+        fwrite(text, 1, num_bytes, file);
+        fclose(file);
+    }
+    uint64_t found = hash_bytes(HASH_SEED, text, num_bytes);
+    free(text);
+    if (found == hash) { return true; }
+    printf("%s: the text has the hash 0x%016llx ---> compare it with the one of the commit before; right: "
+           "write this hash into the test\n",
+           path, (unsigned long long)found);
+    return false;
 }

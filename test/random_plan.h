@@ -61,3 +61,7 @@ typedef struct {
 
 // Has passed plan_check. Returns the samples it is made for, [about->num_samples]; all in `arena`.
 PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* arena);
+
+// Whether the plan's text has this hash: any change of the form, of a policy or of the layout shows. The text
+// is left in build/NAME.txt, and the new hash printed.
+bool plan_text_is(const Plan* plan, const char* name, uint64_t hash);

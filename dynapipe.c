@@ -1,7 +1,7 @@
 /*
-dynapipe.c -- the planner as a command: plan a batch, check and compare plans, compute the bound.
+dynapipe.c -- the planner as a command: plan a batch, check a plan, draw what a training run logged.
 
-    ./dynapipe plan problem.json --explain
+    ./dynapipe plan problem.json
     ./dynapipe COMMAND --help
 */
 #include "util/program.h"

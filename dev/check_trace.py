@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does a trace (--trace of a trainer, of ./dynapipe plan) keep what Perfetto and chrome://tracing need?
+"""Does a trace (--trace of a trainer) keep what Perfetto and chrome://tracing need?
 
     dev/check_trace.py trace.json
 

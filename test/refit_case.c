@@ -4,7 +4,6 @@
 
 #include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/plan_text.h"
-#include "../dynapipe_plugin/plan/replay.h"
 #include "cost_one.h"
 
 void refit_case_costs(CostModel* out, RefitCaseModel model) {

@@ -1,6 +1,8 @@
-// test_simulate.c -- schedules in time: laws of any order, of the adaptive one, of pulled messages; published
-// bubbles.
+// test_simulate.c -- schedules in time: laws of any order, of the adaptive one, of pulled messages, of a
+// plan's lists; published bubbles.
+#include "../dynapipe_plugin/plan/instructions.h"
 #include "../dynapipe_plugin/plan/placement.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/simulate.h"
 #include "random_plan.h"
@@ -594,6 +596,162 @@ static void controllable_memory(void) {
     arena_free(&arena);
 }
 
+// --- a plan's lists --------------------------------------------------------------------------------------
+// They end when the simulator, which knows nothing of lists, says.
+
+typedef struct {
+    Placement placement;
+    PipeProblem pipe;
+    PipeSchedule schedule;
+    Plan plan;
+} Placed;
+
+static void random_times(Placed* placed, Rng* rng) {
+    for (int32_t i = 0; i < pipe_num_rows(&placed->pipe) * placed->pipe.M; i++) {
+        PipeCost* cost = (PipeCost*)(uintptr_t)&placed->pipe.cost[i];
+        for (int32_t k = 0; k < JOB_COUNT; k++) { cost->job_ns[k] = rng_between(rng, 0, 5000); }
+        cost->transfer_ns = rng_between(rng, 0, 2000);
+        cost->part_ns = rng_between(rng, 0, 1000);
+        cost->factor_ns = rng_between(rng, 0, 500);
+        if (!cost->drops) { cost->job_ns[JOB_R] = 0; }
+    }
+}
+
+static void add_op(PlanRank* list, const CommOp* op) {
+    list->instrs[list->num_instrs++] =
+        (PlanInstr){op->kind, op->chunk, op->mb, op->peer, op->begin_ns, op->end_ns};
+}
+
+// The plan of one replica: all receives, then jobs and sends.
+static void placed_simulate(Placed* placed, Arena* arena) {
+    const PipeSchedule* schedule = &placed->schedule;
+    PipeTimeline timeline;
+    CommOrder order;
+    CHECK_OK(pipe_simulate(&timeline, &placed->pipe, schedule, arena));
+    CHECK_OK(comm_order_make(&order, &placed->pipe, schedule, &timeline, arena));
+    placed->plan = (Plan){.P = placed->pipe.P, .R = 1, .M = placed->pipe.M, .pulls = placed->pipe.pulls};
+    Plan* plan = &placed->plan;
+    plan->placement = placed->placement;
+    plan->makespan_ns = timeline.makespan_ns;
+    plan->mbs = ARENA_NEW(arena, PlanMicrobatch, plan->M);
+    plan->ranks = ARENA_NEW(arena, PlanRank, plan->P);
+    for (int32_t s = 0; s < plan->P; s++) {
+        PlanRank* list = &plan->ranks[s];
+        list->instrs = ARENA_NEW(arena, PlanInstr, schedule->num_jobs[s] + order.num_ops[s]);
+        for (int32_t k = 0; k < order.num_ops[s]; k++) {
+            if (plan_instr_is_recv(order.ops[s][k].kind)) { add_op(list, &order.ops[s][k]); }
+        }
+        for (int32_t i = 0, k = 0; i <= schedule->num_jobs[s]; i++) {
+            for (; k < order.num_ops[s] && order.ops[s][k].pos <= i; k++) {
+                if (plan_instr_is_send(order.ops[s][k].kind)) { add_op(list, &order.ops[s][k]); }
+            }
+            if (i == schedule->num_jobs[s]) { break; }
+            PipeJob job = schedule->jobs[s][i];
+            PipeSpan span = timeline.job[s][i];
+            list->instrs[list->num_instrs++] = (PlanInstr){
+                (uint8_t)plan_job_instr(job.kind), job.chunk, job.mb, -1, span.begin_ns, span.end_ns};
+        }
+    }
+}
+
+// Lists of the same transfers, each in its place; with other times the order of messages may be another.
+static bool same_lists(const Plan* a, const Plan* b) {
+    bool same = true;
+    for (int32_t s = 0; s < a->P; s++) {
+        for (int32_t i = 0; same && i < a->ranks[s].num_instrs; i++) {
+            const PlanInstr *x = &a->ranks[s].instrs[i], *y = &b->ranks[s].instrs[i];
+            same = x->kind == y->kind && x->chunk == y->chunk && x->mb == y->mb && x->peer == y->peer;
+        }
+    }
+    return same;
+}
+
+// As planned, and given the times of the same jobs with other costs.
+static void lists_end_when_the_simulator_says(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    RandomPipe about = {.transfers = true, .drops_percent = 30};
+    int32_t num_shared = 0, num_changed = 0;
+    for (int32_t round = 0; round < 500; round++) {
+        arena_reset(&arena);
+        Placed placed = {.pipe = {.P = rng_between(&rng, 1, 6)}};
+        int64_t makespan_ns, *instr_ns[PLAN_MAX_STAGES];
+        random_placement(&placed.placement, &rng, placed.pipe.P, 12);
+        placed.pipe = random_placed_pipe(&rng, placed.pipe.P, rng_between(&rng, 1, 12), &placed.placement,
+                                         &about, &arena);
+        placed.pipe.pulls = round % 2;
+        random_times(&placed, &rng);
+        placed.schedule = random_jobs(&rng, &placed.pipe, &arena);
+        placed_simulate(&placed, &arena);
+        num_shared += placed.placement.head != HEAD_WHOLE;
+        CHECK_OK(plan_makespan(&makespan_ns, &placed.plan, 0, NULL, &arena));
+        CHECK_EQ(makespan_ns, placed.plan.makespan_ns);
+        const Plan planned = placed.plan;
+        random_times(&placed, &rng);
+        placed_simulate(&placed, &arena);
+        if (planned.pulls || !same_lists(&planned, &placed.plan)) { continue; }
+        for (int32_t s = 0; s < planned.P; s++) {
+            const PlanRank* list = &placed.plan.ranks[s];
+            instr_ns[s] = ARENA_NEW(&arena, int64_t, list->num_instrs);
+            for (int32_t i = 0; i < list->num_instrs; i++) {
+                instr_ns[s][i] = list->instrs[i].end_ns - list->instrs[i].begin_ns;
+            }
+        }
+        CHECK_OK(plan_makespan(&makespan_ns, &planned, 0, (const int64_t* const*)instr_ns, &arena));
+        CHECK_EQ(makespan_ns, placed.plan.makespan_ns);
+        num_changed++;
+    }
+    CHECK(num_shared > 200 && num_changed > 20);
+    arena_free(&arena);
+}
+
+// Receives stand before everything else.
+static void post_at_once(Plan* plan) {
+    for (int32_t s = 0; s < plan->P; s++) {
+        PlanInstr* instrs = plan->ranks[s].instrs;
+        for (int32_t i = 0, num = 0; i < plan->ranks[s].num_instrs; i++) {
+            PlanInstr receive = instrs[i];
+            if (!plan_instr_is_recv(receive.kind)) { continue; }
+            memmove(&instrs[num + 1], &instrs[num], (size_t)(i - num) * sizeof *instrs);
+            instrs[num++] = receive;
+        }
+    }
+}
+
+// Plans whose receives are late where memory is short, as a list says and the simulator does not know: they
+// end when they say.
+static void late_receives_hold_transfers_up(void) {
+    Rng rng = rng_seed(seed + 2);
+    Arena arena = {0};
+    int32_t num_late = 0;
+    for (int32_t round = 0; round < 200; round++) {
+        arena_reset(&arena);
+        Plan plan;
+        int32_t P = rng_between(&rng, 2, 5);
+        RandomPlan about = {.P = P,
+                            .R = 1,
+                            .num_layers = P + 2,
+                            .num_samples = rng_between(&rng, 10, 40),
+                            .max_tokens = 200,
+                            .packed = true,
+                            .recompute = true,
+                            .placed = round % 2,
+                            .tight = true};
+        int64_t makespan_ns;
+        random_plan(&plan, &rng, &about, &arena);
+        CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, NULL, &arena));
+        CHECK(makespan_ns == plan.makespan_ns ||
+              (plan.pulls && makespan_ns < plan.makespan_ns));  // pulled in no time
+        post_at_once(&plan);
+        CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, NULL, &arena));
+        CHECK(makespan_ns <= plan.makespan_ns);
+        num_late += makespan_ns < plan.makespan_ns;
+    }
+    printf("     %d of 200 plans end later by that\n", num_late);
+    CHECK(num_late > 0);
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(equal_microbatches_meet_the_closed_form);
@@ -605,5 +763,7 @@ int main(int argc, char** argv) {
     RUN(search_and_simulator_agree);
     RUN(adaptive_has_no_idle_time_either);
     RUN(controllable_memory);
+    RUN(lists_end_when_the_simulator_says);
+    RUN(late_receives_hold_transfers_up);
     return test_end();
 }

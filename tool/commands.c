@@ -5,18 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../dynapipe_plugin/plan/bound.h"
-#include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/stage_search.h"
-#include "../dynapipe_plugin/plan/replay.h"
-#include "../dynapipe_plugin/plan/types.h"
-#include "../dynapipe_plugin/run/trace.h"
 #include "plan_views.h"
 #include "problem.h"
 #include "report.h"
 #include "timeline_svg.h"
-#include "trace_view.h"
 #include "waterfall.h"
 #include "../util/files.h"
 #include "../util/program.h"
@@ -28,7 +22,6 @@ typedef struct {
     int num_files;
     char** files;
     Arena* arena;
-    int exit_status;  // of a call that does not fail: TOOL_OK, or TOOL_FAILED where the answer is no
 } Call;
 
 // Writes a temporary file, then renames it ("-": stdout). print() writes to the given stream.
@@ -92,90 +85,13 @@ static Status command_check(Call* call) {
     return STATUS_OK;
 }
 
-// --- ./dynapipe diff ---------------------------------------------------------------------------------------
-
-static Status command_diff(Call* call) {
-    Plan plans[2];
-    int32_t num_differences;
-    for (int i = 0; i < 2; i++) {
-        TRY(plan_file_load(&plans[i], call->files[i], call->arena));
-        TRY(plan_verify_structure(&plans[i], call->arena));
-    }
-    TRY(plan_diff(&plans[0], &plans[1], stdout, &num_differences, call->arena));
-    if (num_differences == 0) { printf("the same plan\n"); }
-    call->exit_status = num_differences == 0 ? TOOL_OK : TOOL_FAILED;
-    return STATUS_OK;
-}
-
-// --- ./dynapipe bound --------------------------------------------------------------------------------------
-
-typedef struct {
-    ProblemOptions problem;
-    const char *stage_split, *placement, *head;
-} BoundOptions;
-
-// clang-format off
-static const OptionSpec command_bound_specs[] = {
-    {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "auto", 0, 0, NULL, "SPLIT", "layers of each stage: auto (any), equal, or L,L,.."},
-    {"--placement",   OPTION_STRING, offsetof(BoundOptions, placement),   NULL,   0, 0, NULL, "WHERE", "as of ./dynapipe plan; auto: any. Default: auto, with --stage-split linear"},
-    {"--head",        OPTION_STRING, offsetof(BoundOptions, head),        NULL,   0, 0, NULL, "SPLIT", "as of ./dynapipe plan; auto: any. Default: auto, with --stage-split whole"},
-    PROBLEM_OPTIONS(BoundOptions, problem),
-};
-// clang-format on
-
-static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, const char* what) {
-    bool is_long = bound_ns >= 1000000000;  // one unit for all parts
-    printf("%-7s  %12.*f %-2s  %s%s\n", name, is_long ? 6 : 3, (double)part_ns / (is_long ? 1e9 : 1e6),
-           is_long ? "s" : "ms", what,
-           strcmp(name, "bound") != 0 && part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
-}
-
-static Status command_bound(Call* call) {
-    const BoundOptions* options = call->options;
-    Problem* problem;
-    PlanProblem batch;
-    LowerBound bound;
-    char what[96];
-    ARENA_TRY_NEW(problem, call->arena, Problem, 1);
-    TRY(problem_load(problem, call->files[0], &options->problem, call->arena));
-    TRY(problem_split_stages(problem, options->stage_split));
-    TRY(plan_slices_parse(&problem->request.max_pieces, "auto"));
-    bool any_layers = strcmp(options->stage_split, "auto") == 0;  // else what is not told is linear and whole
-    const char* placement = options->placement != NULL ? options->placement : any_layers ? "auto" : NULL;
-    const char* head = options->head != NULL ? options->head : any_layers ? "auto" : NULL;
-    if (placement != NULL || head != NULL) { TRY(problem_place(problem, placement, head)); }
-    const PlanRequest* request = &problem->request;
-    bool is_free = request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
-    if (problem->request.memory_limit_bytes > 0 || problem->request.machine != NULL) {  // is there any plan?
-        Plan plan;
-        TRY(plan_make(&plan, request, &problem->costs, problem->samples, problem->num_samples, call->arena));
-    }
-    TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
-                          problem->num_samples));
-    lower_bound_make(&bound, &batch);
-    print_part("bound", bound.bound_ns, bound.bound_ns,
-               bound.stage >= 0 ? "no plan of this batch on these stages is faster"
-                                : "no plan of this batch is faster");
-    print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
-    snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
-    print_part("chain", bound.chain_ns, bound.bound_ns, what);
-    snprintf(what, sizeof what, "stage %d: first arrival, its work, its reduction", bound.stage);
-    print_part("stage", bound.stage_ns, bound.bound_ns,
-               bound.stage >= 0 ? what
-               : is_free        ? "work spread evenly after the first arrivals"
-                                : "first arrival, work, reduction; of the best split");
-    return STATUS_OK;
-}
-
 // --- ./dynapipe plan ---------------------------------------------------------------------------------------
 
 typedef struct {
     ProblemOptions problem;
     int32_t policy, compare, layout, schedule, split_backward, recompute;
-    int32_t effort, mb_tokens, width;
-    double noise;
-    const char *stage_split, *placement, *head, *slices, *json, *svg, *trace, *text;
-    bool explain;
+    int32_t effort, mb_tokens;
+    const char *stage_split, *placement, *head, *slices, *json, *svg, *text;
 } PlanOptions;
 
 #define FIELD(f) offsetof(PlanOptions, f)
@@ -195,12 +111,9 @@ static const OptionSpec command_plan_specs[] = {
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a microbatch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published format (-: stdout, which then has nothing else)"},
-    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (-: stdout)"},
+    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check (-: stdout)"},
     {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (-: stdout)"},
     {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk|whole", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis; whole: above what --slices off gives"},
-    {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
-    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "print what was chosen and where the time goes"},
-    {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
     PROBLEM_OPTIONS(PlanOptions, problem),
 };
 // clang-format on
@@ -239,15 +152,6 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
 
 static void print_text(FILE* out, const void* plan) {
     plan_print(plan, out);
-}
-
-static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
-    TraceStep step = {.step = 1,
-                      .plan = plan,
-                      .plan_hash = plan_hash(plan),
-                      .num_ranks = plan->P * plan->R,
-                      .memory_rule = rule};
-    return trace_write(path, &step);
 }
 
 typedef struct {
@@ -305,7 +209,6 @@ static Status write_files(const PlanOptions* options, const char* path, const Pr
         TRY(tool_write(options->json, plan_json_print, &json));
     }
     if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
-    if (options->trace != NULL) { TRY(write_trace(plan, problem->request.memory_rule, options->trace)); }
     return options->svg != NULL ? draw(options, problem, plan, path, arena) : STATUS_OK;
 }
 
@@ -318,9 +221,9 @@ static Status check_places(const PlanOptions* options) {
     if (options->compare != 0 && options->svg == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
     }
-    const char* const names[] = {"--json", "--text", "--svg", "--trace"};
-    const char* const paths[] = {options->json, options->text, options->svg, options->trace};
-    for (int i = 0; i < 4; i++) {
+    const char* const names[] = {"--json", "--text", "--svg"};
+    const char* const paths[] = {options->json, options->text, options->svg};
+    for (int i = 0; i < 3; i++) {
         for (int k = 0; k < i; k++) {
             if (paths[i] == NULL || paths[k] == NULL || strcmp(paths[i], paths[k]) != 0) { continue; }
             return FAIL(STATUS_BAD_OPTION, "%s and %s: both to '%s' ---> name two files", names[k], names[i],
@@ -339,15 +242,13 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, arena));
     plan_print_microbatches(plan, stdout);
     printf("\n");
-    plan_print_timeline(plan, options->width, stdout);
+    plan_print_timeline(plan, PLAN_TIMELINE_COLUMNS, stdout);
     printf("\n");
     plan_memory_print(&account, plan, problem, stdout);
     printf("\n");
     waterfall_print(&waterfall, stdout);
-    if (options->explain) {
-        printf("\n");
-        plan_explain_print(plan, problem, &waterfall, stdout);
-    }
+    printf("\n");
+    plan_explain_print(plan, problem, &waterfall, stdout);
     printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
     // Of somebody's own data, where layers may move for ours as for rivals; not of published problems.
     const StageBatch batch = {problem->samples, problem->num_samples};
@@ -382,186 +283,30 @@ static Status command_plan(Call* call) {
     return show(options, problem, &plan, planning_cpu_ns, arena);
 }
 
-// --- ./dynapipe replay -------------------------------------------------------------------------------------
-
-typedef struct {
-    double noise;
-    int32_t trials;
-    int64_t seed;
-    const char *slow_stage, *trace, *what_if;
-} ReplayOptions;
-
-#define COMMAND_REPLAY_FIELD(f) offsetof(ReplayOptions, f)
-// clang-format off
-static const OptionSpec command_replay_specs[] = {
-    {"--noise",      OPTION_DOUBLE, COMMAND_REPLAY_FIELD(noise),      "0.1", 0, 1,    NULL, "X", "standard deviation of every duration, as a part of it"},
-    {"--trials",     OPTION_INT,    COMMAND_REPLAY_FIELD(trials),     "100", 1, 1e6,  NULL, "N", "how many steps to draw"},
-    {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "seed of the noise, the same for all plans"},
-    {"--slow-stage", OPTION_STRING, COMMAND_REPLAY_FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
-    {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "instead of plans: a step measured by the trainer's --trace; its critical path"},
-    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "how long that step would take with link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
-};
-// clang-format on
-
-static Status parse_slow_stage(ReplayNoise* noise, const char* text) {
-    if (text == NULL) { return STATUS_OK; }
-    char* end;
-    long stage = strtol(text, &end, 10);
-    double factor = end > text && *end == ':' ? strtod(end + 1, &end) : 0;
-    bool whole = *end == '\0' && stage >= 0 && stage < PLAN_MAX_STAGES;
-    if (!whole || !(factor >= 0.01 && factor <= 100)) {
-        return FAIL(STATUS_BAD_OPTION, "--slow-stage %s ---> STAGE:FACTOR, e.g. 2:1.2; factors 0.01 to 100",
-                    text);
-    }
-    noise->slow_stage = (int32_t)stage;
-    noise->slow_permille = (int32_t)lround(factor * 1000);
-    return STATUS_OK;
-}
-
-static double percent(int64_t ns, int64_t of_ns) {
-    return of_ns > 0 ? 100.0 * (double)(ns - of_ns) / (double)of_ns : 0;
-}
-
-static void print_row(const char* path, int name_chars, const Plan* plan, const ReplayResult* result) {
-    int32_t most = 0;
-    int64_t most_ns = INT64_MIN;
-    for (int32_t s = 0; s < plan->P; s++) {
-        int64_t grown_ns = result->mean_wait_ns[s] - result->planned_wait_ns[s];
-        if (grown_ns > most_ns) {
-            most = s;
-            most_ns = grown_ns;
-        }
-    }
-    printf("%-*s %9.3f %9.3f %9.3f %9.3f %9.3f %+7.1f%%  stage %d, %+.3f\n", name_chars, path,
-           (double)result->planned_ns / 1e6, (double)result->p50_ns / 1e6, (double)result->mean_ns / 1e6,
-           (double)result->p90_ns / 1e6, (double)result->worst_ns / 1e6,
-           percent(result->p90_ns, result->planned_ns), most, (double)most_ns / 1e6);
-}
-
-static Status replay_file(const char* path, int name_chars, const ReplayNoise* noise, int64_t* p90_ns,
-                          Arena* arena) {
-    Plan plan;
-    ReplayResult result;
-    TRY(plan_file_load(&plan, path, arena));
-    Status status = plan_replay(&result, &plan, noise, arena);
-    if (status != STATUS_OK) {
-        char why[400];
-        snprintf(why, sizeof why, "%s", status_message());
-        return FAIL(status == STATUS_OUT_OF_RANGE ? STATUS_BAD_OPTION : status, "%.80s: %s", path, why);
-    }
-    print_row(path, name_chars, &plan, &result);
-    *p90_ns = result.p90_ns;
-    return STATUS_OK;
-}
-
-static Status replay_plans(const Call* call) {
-    const ReplayOptions* options = call->options;
-    ReplayNoise noise = {.noise_permille = (int32_t)lround(options->noise * 1000),
-                         .trials = options->trials,
-                         .seed = (uint64_t)options->seed};
-    int name_chars = 4, best = 0;
-    int64_t best_ns = INT64_MAX;
-    TRY(parse_slow_stage(&noise, options->slow_stage));
-    for (int i = 0; i < call->num_files; i++) {
-        int chars = (int)strlen(call->files[i]);
-        name_chars = chars > name_chars ? chars : name_chars;
-    }
-    printf("noise %.1f%%, %d trials, seed %" PRId64 "%s%s; times in ms\n", noise.noise_permille / 10.0,
-           noise.trials, options->seed, options->slow_stage != NULL ? ", slow stage " : "",
-           options->slow_stage != NULL ? options->slow_stage : "");
-    printf("%-*s %9s %9s %9s %9s %9s %8s  waiting grows most\n", name_chars, "plan", "planned", "P50", "mean",
-           "P90", "worst", "P90 off");
-    for (int i = 0; i < call->num_files; i++) {
-        int64_t p90_ns;
-        arena_reset(call->arena);
-        TRY(replay_file(call->files[i], name_chars, &noise, &p90_ns, call->arena));
-        if (p90_ns < best_ns) {
-            best = i;
-            best_ns = p90_ns;
-        }
-    }
-    if (call->num_files > 1) { printf("best P90: %s\n", call->files[best]); }
-    return STATUS_OK;
-}
-
-static Status command_replay(Call* call) {
-    const ReplayOptions* options = call->options;
-    TraceReplay* replay;
-    bool is_trace = options->trace != NULL;
-    if (is_trace == (call->num_files > 0) || (!is_trace && options->what_if != NULL)) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "replay: %s ---> usage: ./dynapipe replay PLAN..., or --trace FILE [--what-if LIST]",
-                    is_trace              ? "plans and a trace"
-                    : call->num_files > 0 ? "--what-if is for a trace"
-                                          : "no plan");
-    }
-    if (!is_trace) { return replay_plans(call); }
-    ARENA_TRY_NEW(replay, call->arena, TraceReplay, 1);
-    TRY(trace_replay_make(replay, options->trace, options->what_if, call->arena));
-    trace_replay_print(replay, stdout);
-    return STATUS_OK;
-}
-
 // --- ./dynapipe report -------------------------------------------------------------------------------------
 
 typedef struct {
-    const char *out, *trace, *what_if;
+    const char* out;
 } ReportOptions;
 
 // clang-format off
 static const OptionSpec command_report_specs[] = {
     {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
-    {"--trace",   OPTION_STRING, offsetof(ReportOptions, trace),   NULL, 0, 0, NULL, "FILE", "a step of the run, from its --trace: timeline, critical path, what if"},
-    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "for that step, as in ./dynapipe replay"},
 };
 // clang-format on
 
-// A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
-// have.
-static Status check_same_run(const TraceReplay* file, const json_t* run, const char* trace_path,
-                             const char* metrics_path) {
-    int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
-    size_t num_steps = json_array_size(json_object_get(run, "steps")), at = 0;
-    while (at < num_steps && report_run_value(run, at, "step") != (double)file->step) { at++; }
-    double run_ns = at < num_steps ? 1e6 * report_run_value(run, at, "predicted_ms") : 0;
-    double trace_ns = (double)file->errors.predicted_ns;
-    bool same = (num_ranks == 0 || num_ranks == file->P * file->R) && at < num_steps &&
-                (!file->has_errors || fabs(run_ns - trace_ns) <= 1 + 1e-9 * run_ns);
-    if (same) { return STATUS_OK; }
-    return FAIL(
-        STATUS_MISMATCH,
-        "%s: step %lld on %d ranks, predicted to take %.3f ms, is not in %s (%d ranks, that step %.3f "
-        "ms) ---> give the trace and the metrics.jsonl of one run",
-        trace_path, (long long)file->step, file->P * file->R, trace_ns / 1e6, metrics_path, num_ranks,
-        run_ns / 1e6);
-}
-
-typedef struct {
-    const json_t* runs;
-    const TraceReplay* trace;
-} ReportPage;
-
-static void print_report(FILE* out, const void* taken) {
-    const ReportPage* page = taken;
-    report_print(out, page->runs, page->trace);
+static void print_report(FILE* out, const void* runs) {
+    report_print(out, runs);
 }
 
 static Status load_report(json_t* runs, const Call* call) {
     const ReportOptions* options = call->options;
-    TraceReplay* trace = NULL;
-    if (options->trace != NULL) {
-        ARENA_TRY_NEW(trace, call->arena, TraceReplay, 1);
-        TRY(trace_replay_make(trace, options->trace, options->what_if, call->arena));
-    }
     for (int k = 0; k < call->num_files; k++) {
         json_t* run;
         TRY(report_run_load(&run, call->files[k]));
         json_array_append_new(runs, run);
     }
-    if (trace != NULL) {
-        TRY(check_same_run(trace, json_array_get(runs, 0), options->trace, call->files[0]));
-    }
-    TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
+    TRY(tool_write(options->out, print_report, runs));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
     printf("%s:", options->out);
     for (int k = 0; k < call->num_files; k++) {
@@ -600,24 +345,10 @@ static const Command commands[] = {
     {"plan", ON_PROBLEM, "plan one batch: table, timeline, memory, bound",
      "Plans one batch and prints microbatches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
      1, command_plan},
-    {"bound", ON_PROBLEM, "the least time of any plan, and its parts",
-     "Prints the parts of the lower bound. No plan of this batch is faster.\n", SPECS(command_bound_specs), 1,
-     1, command_bound},
     {"check", "PLAN.txt", "check a plan; with --problem its times and memory too",
      "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
      SPECS(check_specs), 1, 1, command_check},
-    {"diff", "A.txt B.txt", "what differs between two plans",
-     "Prints what differs between two plans (plan --text FILE): microbatches, replicas, orders, makespan,\n"
-     "memory; the value of A first. Exit status 1 where something does.\n",
-     NULL, 0, 2, 2, command_diff},
-    {"replay", "PLAN... | --trace FILE", "run plans with other times; rerun a measured step",
-     "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
-     "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
-     "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
-     "it would have taken with faster links, no jitter, no late messages, a faster rank; + joins\n"
-     "changes.\n",
-     SPECS(command_replay_specs), 0, 1000, command_replay},
     {"report", "RUN...", "training runs as one page of charts",
      "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
      "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
@@ -629,7 +360,7 @@ enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 static void print_help(const Command* command) {
     if (command != NULL) {
         printf("usage: ./dynapipe %s %s [options]\n%s", command->name, command->arguments, command->about);
-        if (command->num_specs > 0) { printf("options [default]:\n"); }
+        printf("options [default]:\n");
         options_print(command->specs, command->num_specs, stdout);
         return;
     }
@@ -638,7 +369,7 @@ static void print_help(const Command* command) {
         printf("  %-7s %-34s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     }
     printf("\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 it failed, or the answer\n"
-           "is no (plans differ, a plan breaks a rule); 2 wrong use; 3 nothing fits in memory.\n");
+           "is no (a plan breaks a rule); 2 wrong use; 3 nothing fits in memory.\n");
 }
 
 static Status run_command(Call* call, const Command* command, void* options, int argc, char** argv) {
@@ -682,13 +413,11 @@ static Status find_command(const Command** out, int argc, char** argv) {
 int tool_main(int argc, char** argv) {
     union {
         CheckOptions check;
-        BoundOptions bound;
         PlanOptions plan;
-        ReplayOptions replay;
         ReportOptions report;
     } options;
     Arena arena = {0};
-    Call call = {.arena = &arena, .exit_status = TOOL_OK};
+    Call call = {.arena = &arena};
     const Command* command;
     memset(&options, 0, sizeof options);
     if (argc > 1 && (strcmp(argv[1], "help") == 0 || options_want_help(2, argv))) {
@@ -702,7 +431,7 @@ int tool_main(int argc, char** argv) {
     Status status = find_command(&command, argc, argv);
     if (status == STATUS_OK) { status = run_command(&call, command, &options, argc - 1, argv + 1); }
     arena_free(&arena);
-    if (status == STATUS_OK) { return call.exit_status; }
+    if (status == STATUS_OK) { return TOOL_OK; }
     fprintf(stderr, "error: %s\n", status_message());
     return status == STATUS_INFEASIBLE   ? TOOL_INFEASIBLE
            : status == STATUS_BAD_OPTION ? TOOL_WRONG_USE

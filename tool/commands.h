@@ -1,12 +1,12 @@
 /*
-commands.h -- the commands of ./dynapipe: plan, bound, check, diff, replay, report.
+commands.h -- the commands of ./dynapipe: plan, check, report.
 */
 #pragma once
 
 enum {
     TOOL_OK = 0,  // done
     // An error (a missing or malformed file, no memory on this host, lost output), or a negative answer
-    // (diff: they differ; check: the plan breaks a rule).
+    // (check: the plan breaks a rule).
     TOOL_FAILED = 1,
     TOOL_WRONG_USE = 2,
     // Nothing fits in the devices' memory; the message names the stage, the missing bytes and a remedy.

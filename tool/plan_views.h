@@ -20,10 +20,6 @@ Status plan_verify_structure(const Plan* plan, Arena* arena);
 // memory, STATUS_INFEASIBLE.
 Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena);
 
-// *num_differences: of the plans' values, microbatches and orders; at most 40 lines are printed. Both plans
-// must have passed plan_check.
-Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena);
-
 // --- time and memory ---------------------------------------------------------------------------------------
 // Simulated again with the problem's costs. MEMORY_ACTIVATIONS: model state + what backward needs of each
 // microbatch. MEMORY_BUFFERS: model state + the arena of the plan's buffers.

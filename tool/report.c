@@ -142,7 +142,6 @@ static bool add_step(json_t* run, const json_t* record) {
     }
     json_array_append_new(row, tasks_of(run, get(record, "task_loss")));
     json_array_append_new(steps, row);
-    json_object_set_new(run, "num_ranks", json_integer((json_int_t)json_array_size(get(record, "idle"))));
     return true;
 }
 
@@ -212,9 +211,9 @@ Status report_run_load(json_t** out, const char* path_or_folder) {
         return FAIL(STATUS_IO, "%s: cannot read ---> the trainer writes it into its -o DIRECTORY", path);
     }
     TRY(file_read_text(&text, &num_bytes, path));
-    json_t* run = json_pack("{s:s, s:i, s:i, s:{}, s:{}, s:[], s:[], s:[], s:[], s:[]}", "name",
-                            PRINTABLE(path_or_folder), "cut_line", 0, "num_ranks", 0, "about", "tasks",
-                            "resumes", "refits", "steps", "validations", "columns");
+    json_t* run =
+        json_pack("{s:s, s:i, s:{}, s:{}, s:[], s:[], s:[], s:[], s:[]}", "name", PRINTABLE(path_or_folder),
+                  "cut_line", 0, "about", "tasks", "resumes", "refits", "steps", "validations", "columns");
     for (int i = 0; i < NUM_COLUMNS; i++) {
         json_array_append_new(get(run, "columns"), json_string(columns[i]));
     }
@@ -234,14 +233,6 @@ Status report_run_load(json_t** out, const char* path_or_folder) {
     return STATUS_OK;
 }
 
-double report_run_value(const json_t* run, size_t step_idx, const char* key) {
-    const json_t* row = json_array_get(get(run, "steps"), step_idx);
-    for (size_t i = 0; i < NUM_COLUMNS; i++) {
-        if (strcmp(columns[i], key) == 0) { return number_of(json_array_get(row, i + 1)); }
-    }
-    return strcmp(key, "step") == 0 ? step_of(row) : NAN;
-}
-
 // --- the page ----------------------------------------------------------------------------------------------
 
 // "<" occurs only in strings and is escaped, so no user text can end the script.
@@ -256,13 +247,9 @@ static int print_json(const char* text, size_t num_bytes, void* out) {
     return 0;
 }
 
-void report_print(FILE* out, const json_t* runs, const TraceReplay* trace) {
+void report_print(FILE* out, const json_t* runs) {
     const char* mark = strstr(report_page_begin, DATA_MARK);
-    json_t* data = json_object();
-    json_object_set(data, "runs", (json_t*)(uintptr_t)runs);
-    if (trace != NULL) { json_object_set_new(data, "trace", trace_replay_json(trace)); }
     fwrite(report_page_begin, 1, (size_t)(mark - report_page_begin), out);
-    json_dump_callback(data, print_json, out, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
+    json_dump_callback(runs, print_json, out, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
     fputs(mark + strlen(DATA_MARK), out);
-    json_decref(data);
 }

@@ -17,18 +17,15 @@ truncated last line is ignored and reported.
 #include <jansson.h>
 #include <stdio.h>
 
-#include "trace_view.h"
+#include "../util/status.h"
 
 enum { REPORT_MAX_RUNS = 8 };
 
 // One run as an object for the page (a new reference), from metrics.jsonl or its folder. Steps ascend.
 // STATUS_BAD_FORMAT names file and line.
-//     name, cut_line (0: none), about {command, commit, model, machine, options}, resumes [step], refits
-//     [step] steps [[step, values of `columns` .., {task: loss}]], columns [key], tasks {name: true},
-//     num_ranks validations [[step, loss, {task: loss}, {task: exact match}, {task: ROUGE-L}]]
+//     name, cut_line (0: none), about {command, commit, model, machine, options}, resumes [step],
+//     refits [step], steps [[step, values of `columns` .., {task: loss}]], columns [key], tasks {name: true},
+//     validations [[step, loss, {task: loss}, {task: exact match}, {task: ROUGE-L}]]
 Status report_run_load(json_t** run, const char* path_or_folder);
-// A value of a step's record; NAN: unknown.
-double report_run_value(const json_t* run, size_t step_idx, const char* key);
 
-// `trace`: the analysis of one step of the first run, or NULL.
-void report_print(FILE* out, const json_t* runs, const TraceReplay* trace);
+void report_print(FILE* out, const json_t* runs);

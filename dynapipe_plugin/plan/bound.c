@@ -282,13 +282,12 @@ static void given_placement(LowerBound* out, const Bound* it) {
     chain_ns(arrival_ns, it, &it->shortest);
     for (int k = 0; k < NUM_LONGEST; k++) {
         const PlanSample sample = undivided(it, it->longest[k]);
-        int64_t time_ns = chain_ns(ignored_ns, it, &sample);
-        if (time_ns > out->chain_ns) { out->chain_ns = time_ns, out->chain_sample = it->longest[k]; }
+        out->chain_ns = larger(out->chain_ns, chain_ns(ignored_ns, it, &sample));
     }
     for (int32_t s = 0; s < problem->P; s++) {
         int64_t time_ns = arrival_ns[s] + floor_ns(work[s], it) +
                           cost_rank_reduce_ns(problem->costs, &problem->has[s], problem->R);
-        if (time_ns > out->stage_ns) { out->stage_ns = time_ns, out->stage = s; }
+        out->stage_ns = larger(out->stage_ns, time_ns);
     }
 }
 
@@ -340,7 +339,7 @@ static void any_chain(LowerBound* out, const Bound* it) {
             if (part != PART_EMBEDDING && part != part_of(it, 0)) { continue; }
             time += job_ns(it, &parts, part, JOB_W) + reduce_ns(it, part);
         }
-        if (time > longest) { longest = time, out->chain_sample = it->longest[k]; }
+        longest = fmax(longest, time);
     }
     out->chain_ns = floor_ns(longest, it);
 }
@@ -429,7 +428,7 @@ static void freedom_set(Bound* it) {
 void lower_bound_make(LowerBound* out, const PlanProblem* problem) {
     Bound bound = {.problem = problem, .most_slow = 1, .max_pieces = plan_problem_max_pieces(problem)};
     Bound* it = &bound;
-    *out = (LowerBound){.stage = -1};
+    *out = (LowerBound){0};
     samples_make(it);
     freedom_set(it);
     lines_make(it);

@@ -27,8 +27,6 @@ What each part is worth: dev/results/bound.md. Tests: test_bound.c, test_optimum
 typedef struct {
     int64_t work_ns, chain_ns, stage_ns;
     int64_t bound_ns;
-    int32_t chain_sample;  // the sample of the longest chain
-    int32_t stage;         // the stage of the largest stage bound; -1 where the placement is not given
 } LowerBound;
 
 void lower_bound_make(LowerBound* out, const PlanProblem* problem);

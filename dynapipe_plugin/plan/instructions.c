@@ -335,10 +335,9 @@ Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProble
                    .order = out,
                    .jobs_ahead = jobs_ahead};
     TRY(merge_all(&merge, arena));
-    times.makespan_ns = times.last_end_ns = 0;
+    times.makespan_ns = 0;
     for (int32_t s = 0; s < problem->P; s++) {
         times.makespan_ns = later(times.makespan_ns, merge.clock_ns[s] + problem->tail_ns[s]);
-        times.last_end_ns = later(times.last_end_ns, merge.clock_ns[s]);
     }
     *late = times;
     return STATUS_OK;

@@ -115,9 +115,8 @@ typedef struct {
     PlanSequence* sequences;
     PlanSegment* segments;
     PlanRank* ranks;   // [P * R]; one_replica: those of other replicas are empty, all zeros
-    bool one_replica;  // not in the text, nor are the next two
+    bool one_replica;  // not in the text, nor is my_replica
     int32_t my_replica;
-    int64_t last_end_ns;         // of any job of any replica, where the lists of one are here
     char policy[32];             // how the microbatches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
     bool pulls;                  // receivers take messages between two jobs (cost_model.h)
@@ -174,7 +173,8 @@ Status plan_check_shapes(const Plan* plan, const ShapeRules* rules);
 enum { PLAN_MB_NAME = 16 };
 void plan_mb_name(char out[PLAN_MB_NAME], const Plan* plan, int32_t m);
 // Microbatch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width`
-// columns.
+// columns: with the margins of that many, rows have 100.
+enum { PLAN_TIMELINE_COLUMNS = 80 };
 void plan_print_microbatches(const Plan* plan, FILE* out);
 void plan_print_table(const Plan* plan, FILE* out);
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out);

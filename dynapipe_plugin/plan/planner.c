@@ -305,9 +305,6 @@ static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchLi
         if (replica->timeline.makespan_ns > plan.makespan_ns) {
             plan.makespan_ns = replica->timeline.makespan_ns;
         }
-        if (plan.one_replica && replica->timeline.last_end_ns > plan.last_end_ns) {
-            plan.last_end_ns = replica->timeline.last_end_ns;
-        }
     }
     *out = plan;
     return STATUS_OK;

@@ -1,6 +1,6 @@
 /*
-simulate.c -- one replica in time: messages, links and stages, for a given order of jobs and for the order
-that the adaptive policy makes as it goes.
+simulate.c -- one replica in time: messages, links and stages, for a given order of jobs, for the order that
+the adaptive policy makes as it goes, and for a plan's lists.
 
 Stages take turns: the one that can act first (of equals the first stage) continues. What it
 does next is decided at that instant, when everything that began before is known. Sends leave a stage in the
@@ -12,7 +12,9 @@ messages that it does not need yet.
 #include "simulate.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "plan_message.h"
 #include "schedule.h"
 
 #define NEVER INT64_MAX
@@ -914,7 +916,6 @@ Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSc
     for (int32_t s = 0; s < problem->P; s++) {
         if (sim.stages[s].pos < schedule->num_jobs[s]) { return report_deadlock(&sim); }
         timeline.makespan_ns = later(timeline.makespan_ns, sim.stages[s].clock_ns + problem->tail_ns[s]);
-        timeline.last_end_ns = later(timeline.last_end_ns, sim.stages[s].clock_ns);
         timeline.peak_bytes[s] = stage_peak_bytes(&sim, s);
     }
     *out = timeline;
@@ -949,4 +950,165 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
         if (!out[i].is_sent) { out[i].transfer_ns = 0; }
     }
     return num;
+}
+
+// --- a plan's lists --------------------------------------------------------------------------------------
+
+typedef struct {
+    int32_t *items, num_items;  // instructions in the order in which the stage does them
+    int32_t at, link_at;        // items that the stage, and its link, do next
+    int64_t clock_ns, link_ns;  // free from then on
+} Lane;
+
+// Messages by kind, row and microbatch (message_at); NEVER: not known yet.
+typedef struct {
+    const Plan* plan;
+    const PlanRank* lists;           // of the replica
+    const int64_t* const* instr_ns;  // NULL: as planned
+    int32_t first_mb, num_mbs, num_rows;
+    Lane lanes[PLAN_MAX_STAGES];
+    int64_t* move_ns;    // how long it moves
+    int64_t* made_ns;    // its send is reached; where messages are pulled: its job has ended
+    int64_t* posted_ns;  // its receive is
+    int64_t* there_ns;
+} Lists;
+
+static int64_t message_at(const Lists* it, PlanMessage message, int32_t mb) {
+    return ((int64_t)message.kind * it->num_rows + message.row) * it->num_mbs + mb - it->first_mb;
+}
+
+static int64_t message_of(const Lists* it, const PlanInstr* instr) {
+    PlanMessage message = {0};
+    (void)plan_message_of(&message, &it->plan->placement, it->plan->P, instr);
+    return message_at(it, message, instr->mb);
+}
+
+static int64_t takes_ns(const Lists* it, int32_t s, int32_t i) {
+    const PlanInstr* instr = &it->lists[s].instrs[i];
+    return it->instr_ns != NULL ? it->instr_ns[s][i] : instr->end_ns - instr->begin_ns;
+}
+
+// By begin, then by end (items without duration first), then as listed.
+static int compare_instrs(const void* a, const void* b) {
+    const PlanInstr *x = *(const PlanInstr*const*)a, *y = *(const PlanInstr*const*)b;
+    if (x->begin_ns != y->begin_ns) { return x->begin_ns < y->begin_ns ? -1 : 1; }
+    if (x->end_ns != y->end_ns) { return x->end_ns < y->end_ns ? -1 : 1; }
+    return (x > y) - (x < y);
+}
+
+// A pulled message that takes no time is there when it is made.
+static Status lane_init(Lists* it, int32_t s, Arena* arena) {
+    const PlanRank* list = &it->lists[s];
+    const bool pulls = it->plan->pulls;
+    Lane* lane = &it->lanes[s];
+    const PlanInstr** items;
+    ARENA_TRY_NEW(items, arena, const PlanInstr*, list->num_instrs);
+    ARENA_TRY_NEW(lane->items, arena, int32_t, list->num_instrs);
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        bool is_job = plan_instr_is_job((InstrKind)instr->kind), moves = instr->end_ns > instr->begin_ns;
+        if (plan_instr_is_send(instr->kind)) {
+            it->move_ns[message_of(it, instr)] = pulls && !moves ? 0 : takes_ns(it, s, i);
+        }
+        bool is_item =
+            pulls ? is_job || (plan_instr_is_recv(instr->kind) && moves) : !plan_instr_is_wait(instr->kind);
+        if (is_item) { items[lane->num_items++] = instr; }
+    }
+    if (pulls) { qsort(items, (size_t)lane->num_items, sizeof *items, compare_instrs); }
+    for (int32_t i = 0; i < lane->num_items; i++) { lane->items[i] = (int32_t)(items[i] - list->instrs); }
+    return STATUS_OK;
+}
+
+static Status lists_init(Lists* it, int32_t replica, Arena* arena) {
+    const Plan* plan = it->plan;
+    int64_t num, **all[] = {&it->move_ns, &it->made_ns, &it->posted_ns, &it->there_ns};
+    it->lists = plan->ranks + replica * plan->P;
+    it->num_rows = placement_num_rows(&plan->placement, plan->P);
+    for (int32_t m = 0; m < plan->M; m++) {
+        it->first_mb += plan->mbs[m].replica < replica;
+        it->num_mbs += plan->mbs[m].replica == replica;
+    }
+    num = (int64_t)PLAN_MESSAGE_KINDS * it->num_rows * it->num_mbs;
+    for (int k = 0; k < 4; k++) {
+        ARENA_TRY_NEW(*all[k], arena, int64_t, num);
+        for (int64_t i = 0; i < num; i++) { (*all[k])[i] = NEVER; }
+    }
+    for (int32_t s = 0; s < plan->P; s++) { TRY(lane_init(it, s, arena)); }
+    return STATUS_OK;
+}
+
+// False: it waits for a message that is not known yet.
+static bool run_job(Lists* it, int32_t s, int32_t i) {
+    const Placement* placement = &it->plan->placement;
+    const PlanInstr* instr = &it->lists[s].instrs[i];
+    const JobKind kind = plan_instr_job((InstrKind)instr->kind);
+    PlanMessage messages[PLAN_MAX_MESSAGES];
+    int32_t num = plan_job_reads(messages, placement, it->plan->P, kind, instr->chunk);
+    int64_t ns = it->lanes[s].clock_ns;
+    for (int32_t k = 0; k < num; k++) {
+        ns = later(ns, it->there_ns[message_at(it, messages[k], instr->mb)]);
+    }
+    if (ns == NEVER) { return false; }
+    it->lanes[s].clock_ns = ns += takes_ns(it, s, i);
+    num = plan_job_makes(messages, placement, it->plan->P, kind, instr->chunk);
+    for (int32_t k = 0; k < num; k++) {
+        int64_t at = message_at(it, messages[k], instr->mb);
+        bool moves = plan_message_is_sent(placement, messages[k]);
+        if (it->plan->pulls && moves) { it->made_ns[at] = ns; }
+        if (!moves || (it->plan->pulls && it->move_ns[at] == 0)) { it->there_ns[at] = ns; }
+    }
+    return true;
+}
+
+// The same of a receive or send.
+static bool run_transfer(Lists* it, int32_t s, const PlanInstr* instr) {
+    Lane* lane = &it->lanes[s];
+    int64_t at = message_of(it, instr);
+    if (!it->plan->pulls) {
+        (plan_instr_is_recv(instr->kind) ? it->posted_ns : it->made_ns)[at] = lane->clock_ns;
+    } else if (it->made_ns[at] == NEVER) {
+        return false;
+    } else {
+        it->there_ns[at] = lane->clock_ns = later(lane->clock_ns, it->made_ns[at]) + it->move_ns[at];
+    }
+    return true;
+}
+
+// The stage and its link, as far as what they wait for is known. False: not an item further.
+static bool run_lane(Lists* it, int32_t s) {
+    Lane* lane = &it->lanes[s];
+    const PlanInstr* instrs = it->lists[s].instrs;
+    const int32_t before = lane->at + lane->link_at;
+    for (; lane->at < lane->num_items; lane->at++) {
+        int32_t i = lane->items[lane->at];
+        bool is_job = plan_instr_is_job((InstrKind)instrs[i].kind);
+        if (is_job ? !run_job(it, s, i) : !run_transfer(it, s, &instrs[i])) { break; }
+    }
+    for (; lane->link_at < lane->at; lane->link_at++) {
+        const PlanInstr* instr = &instrs[lane->items[lane->link_at]];
+        if (!plan_instr_is_send(instr->kind)) { continue; }
+        int64_t at = message_of(it, instr), begin_ns = later(it->made_ns[at], it->posted_ns[at]);
+        if (begin_ns == NEVER) { break; }
+        it->there_ns[at] = lane->link_ns = later(lane->link_ns, begin_ns) + it->move_ns[at];
+    }
+    return lane->at + lane->link_at > before;
+}
+
+Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
+                     Arena* scratch) {
+    Lists it = {.plan = plan, .instr_ns = instr_ns};
+    TRY(lists_init(&it, replica, scratch));
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int32_t s = 0; s < plan->P; s++) { moved |= run_lane(&it, s); }
+    }
+    *out_ns = 0;
+    for (int32_t s = 0; s < plan->P; s++) {
+        const Lane* lane = &it.lanes[s];
+        *out_ns = later(*out_ns, lane->clock_ns);
+        if (lane->link_at == lane->num_items) { continue; }
+        return FAIL(STATUS_DEADLOCK, "plan: stage %d waits for ever with microbatch %d", s,
+                    it.lists[s].instrs[lane->items[lane->link_at]].mb);
+    }
+    return STATUS_OK;
 }

@@ -2,6 +2,7 @@
 // simulate.c, too, and declared in schedule.h.)
 #pragma once
 
+#include "plan.h"
 #include "schedule.h"
 
 typedef struct {
@@ -10,7 +11,6 @@ typedef struct {
 
 typedef struct {
     int64_t makespan_ns;  // with tail_ns
-    int64_t last_end_ns;  // of any job
     int64_t peak_bytes[PLAN_MAX_STAGES];
     int64_t busy_ns[PLAN_MAX_STAGES];
     PipeSpan* job[PLAN_MAX_STAGES];   // per job, in the schedule's order
@@ -37,3 +37,11 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
 // other; STATUS_INVALID_PLAN a job that is missing, repeated, or before its inputs.
 Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
                      Arena* arena);
+
+// When the last job of a replica ends, by the lists of its ranks, of a plan that has passed plan_check:
+// orders as planned, also of what a stage's link sends, which leaves no sooner than its receiver's list posts
+// it (where memory is short that is late); pulled messages in the order of their planned times. Instruction i
+// of stage s takes instr_ns[s][i] ns: jobs, and sends, wherever messages are taken; of others it is not read.
+// instr_ns NULL: what was planned. Temporaries stay in `scratch`.
+Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
+                     Arena* scratch);

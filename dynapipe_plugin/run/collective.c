@@ -383,7 +383,7 @@ Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes,
     return STATUS_OK;
 }
 
-Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns) {
+Status collective_clock_offset(Collective* c, int64_t* out_ns) {
     enum { TRIPS = 8 };
     const bool is_root = c->my_idx == 0;
     int64_t theirs_ns = 0, best_trip_ns = INT64_MAX;
@@ -404,7 +404,6 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
             *out_ns = begin_ns + trip_ns / 2 - theirs_ns;
         }
     }
-    if (error_ns != NULL) { *error_ns = is_root ? 0 : (best_trip_ns + 1) / 2; }
     return STATUS_OK;
 }
 

@@ -136,9 +136,9 @@ Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes
 Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
                               Arena* arena);
 
-// This rank's clock minus that of group index 0, from the fastest of a few round trips (Cristian 1989), and
-// its largest error, half that trip (may be NULL). Both 0 at index 0. For traces of several hosts.
-Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns);
+// This rank's clock minus that of group index 0, from the fastest of a few round trips (Cristian 1989), half
+// of which is its largest error. 0 at index 0. For traces of several hosts.
+Status collective_clock_offset(Collective* c, int64_t* out_ns);
 
 // --- agreement before a step -----------------------------------------------------------------------------
 // Before anything of a step is sent: all ranks run the same plan, and each message is what its receiver

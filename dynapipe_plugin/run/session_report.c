@@ -15,7 +15,6 @@
 
 enum { CLOCK_EVERY_STEPS = 64 };  // clocks of hosts drift by about 10 us a second at worst
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
-enum { TIMELINE_COLUMNS = 80 };   // rows with their margins have 100 columns
 
 int64_t session_update_ns(const Dynapipe* dp) {
     int64_t most_ns = 0;
@@ -91,7 +90,7 @@ static Status account_step(Dynapipe* dp, double* mine) {
     CollectiveBytes* all;
     arena_reset(arena);
     if (dp->cores.num_hosts > 1 && dp->steps_reported % CLOCK_EVERY_STEPS == 0) {
-        TRY(collective_clock_offset(&dp->pipeline, &dp->clock_offset_ns, NULL));
+        TRY(collective_clock_offset(&dp->pipeline, &dp->clock_offset_ns));
     }
     ARENA_TRY_NEW(all, arena, CollectiveBytes, dp->num_stages);
     TRY(my_spans(&spans, dp, arena));
@@ -453,27 +452,23 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-// A rank sends rank 0 this, and then its events, by rank 0's clock.
-typedef struct {
-    TraceClock clock;
-    TraceRank rank;
-} TraceMessage;
-
+// A rank sends rank 0 its TraceRank, and then its events, by rank 0's clock.
 static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
-    TraceMessage head = {.rank = *executor_trace(dp->executor)};
-    TRY(collective_clock_offset(&dp->world, &head.clock.offset_ns, &head.clock.error_ns));
-    if (dp->cores.num_hosts == 1) { head.clock.offset_ns = head.clock.error_ns = 0; }  // the same clock
-    const TraceEvent* events = head.rank.events;
-    *num_bytes = sizeof head + (size_t)head.rank.num_events * sizeof *events;
+    TraceRank head = *executor_trace(dp->executor);
+    int64_t offset_ns;
+    TRY(collective_clock_offset(&dp->world, &offset_ns));
+    if (dp->cores.num_hosts == 1) { offset_ns = 0; }  // the same clock
+    const TraceEvent* events = head.events;
+    *num_bytes = sizeof head + (size_t)head.num_events * sizeof *events;
     ARENA_TRY_NEW(*out, arena, unsigned char, *num_bytes);
-    head.rank.begin_ns -= head.clock.offset_ns;
-    head.rank.end_ns -= head.clock.offset_ns;
+    head.begin_ns -= offset_ns;
+    head.end_ns -= offset_ns;
     memcpy(*out, &head, sizeof head);
     TraceEvent* to = (TraceEvent*)(void*)(*out + sizeof head);
-    for (int32_t i = 0; i < head.rank.num_events; i++) {
+    for (int32_t i = 0; i < head.num_events; i++) {
         to[i] = events[i];
-        to[i].begin_ns -= head.clock.offset_ns;
-        to[i].end_ns -= head.clock.offset_ns;
+        to[i].begin_ns -= offset_ns;
+        to[i].end_ns -= offset_ns;
     }
     return STATUS_OK;
 }
@@ -481,31 +476,18 @@ static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, A
 static Status write_trace_file(const Dynapipe* dp, int32_t step, const CollectiveBytes* all, Arena* arena) {
     int32_t num_ranks = dp->transport.num_ranks;
     TraceRank* ranks;
-    TraceClock* clocks;
     ARENA_TRY_NEW(ranks, arena, TraceRank, num_ranks);
-    ARENA_TRY_NEW(clocks, arena, TraceClock, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {
-        TraceMessage head = {0};
-        if (all[r].num_bytes >= sizeof head) { memcpy(&head, all[r].data, sizeof head); }
-        if (all[r].num_bytes != sizeof head + (size_t)head.rank.num_events * sizeof(TraceEvent)) {
+        if (all[r].num_bytes >= sizeof *ranks) { memcpy(&ranks[r], all[r].data, sizeof *ranks); }
+        if (all[r].num_bytes != sizeof *ranks + (size_t)ranks[r].num_events * sizeof(TraceEvent)) {
             return FAIL(STATUS_BAD_FORMAT,
                         "trace: the record of rank %d is damaged ---> run the same build "
                         "everywhere",
                         (int)r);
         }
-        clocks[r] = head.clock;
-        ranks[r] = head.rank;
-        ranks[r].events = (TraceEvent*)(void*)(all[r].data + sizeof head);
+        ranks[r].events = (TraceEvent*)(void*)(all[r].data + sizeof *ranks);
     }
-    SessionErrors errors = step_errors(dp);
-    TraceStep about = {.step = step,
-                       .plan = &dp->now->plan,
-                       .plan_hash = plan_hash(&dp->now->plan),
-                       .errors = &errors,
-                       .clocks = clocks,
-                       .ranks = ranks,
-                       .num_ranks = num_ranks};
-    return trace_write(dp->options.trace, &about);
+    return trace_write(dp->options.trace, step, &dp->now->plan, ranks);
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
@@ -526,7 +508,7 @@ static Status show_step(Dynapipe* dp, int32_t step) {
     if (is_main && dp->options.print_plan) {
         printf("\nthe plan of step %d\n", step);
         plan_print_table(plan, stdout);
-        plan_print_timeline(plan, TIMELINE_COLUMNS, stdout);
+        plan_print_timeline(plan, PLAN_TIMELINE_COLUMNS, stdout);
         printf("\n");
         fflush(stdout);
     }

@@ -10,7 +10,7 @@
 #include "../plan/memory_layout.h"
 #include "../plan/plan_message.h"
 #include "../plan/plan_text.h"
-#include "../plan/replay.h"
+#include "../plan/simulate.h"
 
 // clang-format off
 #define X(name, text) text,
@@ -452,7 +452,7 @@ enum { TID_STEPS = 0, TIDS_OF_SIDE = 1024, TIDS_OF_RANK = TIDS_OF_SIDE * NUM_SID
 
 typedef struct {
     FILE* file;
-    const TraceStep* step;
+    const Plan* plan;
     int process;
     bool any_event;
 } TraceWriter;
@@ -483,7 +483,7 @@ static void put_name(TraceWriter* w, const char* what, int32_t tid, const char* 
 }
 
 static void put_lane(TraceWriter* w, int32_t rank, TraceSide side, int32_t lane) {
-    const int32_t P = w->step->plan->P, tid = tid_of(rank, side, lane);
+    const int32_t P = w->plan->P, tid = tid_of(rank, side, lane);
     char name[96], number[16] = "";
     if (lane > 0) { snprintf(number, sizeof number, " (%d)", (int)lane + 1); }
     if (side == SIDE_JOBS) {
@@ -500,9 +500,9 @@ static void put_lane(TraceWriter* w, int32_t rank, TraceSide side, int32_t lane)
 
 // planned_ns -1: the plan has no such instruction.
 static void put_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int64_t planned_ns) {
-    const Placement* placement = &w->step->plan->placement;
+    const Placement* placement = &w->plan->placement;
     const bool is_job = plan_instr_is_job((InstrKind)e->kind);
-    const bool has_pieces = placement->num_chunks > w->step->plan->P || placement->head != HEAD_WHOLE;
+    const bool has_pieces = placement->num_chunks > w->plan->P || placement->head != HEAD_WHOLE;
     const char* category = is_job                          ? "job"
                            : side_of(e->kind) != SIDE_JOBS ? "transfer"
                            : plan_instr_is_wait(e->kind)   ? "wait"
@@ -515,19 +515,14 @@ static void put_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEven
     }
     put(w,
         "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s%s%s\",\"cat\":\"%s\","
-        "\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"",
+        "\"args\":{\"rank\":%d",
         w->process, tid, (double)e->begin_ns / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
-        trace_kind_text(e->kind), mb, piece, category, (long long)w->step->step, (int)rank,
-        trace_kind_text(e->kind));
-    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
+        trace_kind_text(e->kind), mb, piece, category, (int)rank);
+    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d", (int)e->mb); }
     if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
     if (w->process == PROCESS_MEASURED) {
-        fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
-                (long long)e->end_ns, (long long)e->wait_ns);
+        fprintf(w->file, ",\"wait_ns\":%lld", (long long)e->wait_ns);
         if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
-        if (planned_ns >= 0 && is_job) {
-            fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
-        }
     }
     fputs("}}", w->file);
 }
@@ -535,7 +530,7 @@ static void put_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEven
 // One end of a message's arrow, inside the event: from a send's begin to the last ns of its receive. Both
 // ends identify the message by its number (plan_message.h).
 static void put_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
-    const Plan* plan = w->step->plan;
+    const Plan* plan = w->plan;
     const bool is_send = side_of(e->kind) == SIDE_SENDS;
     PlanInstr instr = {.kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .peer = e->peer};
     PlanMessage message;
@@ -553,7 +548,7 @@ static void put_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
 
 // By the times at which `rank` ran the jobs of its list; nothing where it ran others.
 static Status put_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
-    PlanRank list = w->step->plan->ranks[rank->rank];
+    PlanRank list = w->plan->ranks[rank->rank];
     PlanInstr* instrs;
     MemoryCurve curve = {0};
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
@@ -566,7 +561,7 @@ static Status put_memory(TraceWriter* w, const TraceRank* rank, const int32_t* e
         instrs[i].end_ns = rank->events[event_of[i]].end_ns;
     }
     list.instrs = instrs;
-    TRY(memory_curve_make(&curve, &list, w->step->memory_rule, arena));
+    TRY(memory_curve_make(&curve, &list, MEMORY_BUFFERS, arena));
     for (int32_t i = 0; i < curve.num_steps; i++) {
         put(w,
             "{\"ph\":\"C\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"rank %d "
@@ -588,7 +583,7 @@ static int compare_begins(const void* a, const void* b) {
 // A viewer nests the events of a row by time, and events that overlap partly cannot nest. A rank's messages
 // may overlap, so every event gets the first free lane of its side.
 static Status put_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
-    const PlanRank* list = &w->step->plan->ranks[rank->rank];
+    const PlanRank* list = &w->plan->ranks[rank->rank];
     const TraceEvent** order;
     int64_t *lane_ends_ns[NUM_SIDES], *planned_ns;
     int32_t num_lanes[NUM_SIDES] = {0}, *event_of;
@@ -597,7 +592,7 @@ static Status put_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
     for (int side = 0; side < NUM_SIDES; side++) {
         ARENA_TRY_NEW(lane_ends_ns[side], arena, int64_t, rank->num_events);
     }
-    TRY(trace_match(&event_of, w->step->plan, rank, arena));
+    TRY(trace_match(&event_of, w->plan, rank, arena));
     for (int32_t i = 0; i < rank->num_events; i++) {
         order[i] = &rank->events[i];
         planned_ns[i] = -1;
@@ -622,35 +617,11 @@ static Status put_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
     return put_memory(w, rank, event_of, arena);
 }
 
-static void put_head(TraceWriter* w) {
-    const TraceStep* step = w->step;
-    const Placement* placement = &step->plan->placement;
-    fprintf(w->file,
-            "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"format\":\"" TRACE_FORMAT
-            "\",\"stages\":%d,\"replicas\":%d,\"microbatches\":%d,\"stage_of\":[",
-            step->plan->P, step->plan->R, step->plan->M);
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        fprintf(w->file, "%s%d", k > 0 ? "," : "", placement->stage_of[k]);
-    }
-    fprintf(w->file, "],\"head\":%d,\"head_begin\":[", placement->head);
-    for (int32_t s = 0; s <= step->plan->P && placement->head != HEAD_WHOLE; s++) {
-        fprintf(w->file, "%s%d", s > 0 ? "," : "", placement->head_begin[s]);
-    }
-    fprintf(w->file, "],\"clocks\":[");
-    for (int32_t r = 0; r < step->num_ranks; r++) {
-        TraceClock one = {0, 0};
-        if (step->clocks != NULL) { one = step->clocks[r]; }
-        fprintf(w->file, "%s{\"rank\":%d,\"offset_ns\":%lld,\"error_ns\":%lld}", r > 0 ? "," : "", r,
-                (long long)one.offset_ns, (long long)one.error_ns);
-    }
-    fprintf(w->file, "]},\n\"traceEvents\":[");
-}
-
 static Status put_predicted(TraceWriter* w, Arena* arena) {
-    const Plan* plan = w->step->plan;
+    const Plan* plan = w->plan;
     w->process = PROCESS_PREDICTED;
     put_name(w, "process_name", TID_STEPS, "predicted");
-    for (int32_t r = 0; r < w->step->num_ranks; r++) {
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const PlanRank* list = &plan->ranks[r];
         TraceRank rank = {.rank = r};
         ARENA_TRY_NEW(rank.events, arena, TraceEvent, list->num_instrs);
@@ -666,35 +637,24 @@ static Status put_predicted(TraceWriter* w, Arena* arena) {
 }
 
 // Times in the file count from the begin of the first rank.
-static Status put_measured(TraceWriter* w, Arena* arena) {
-    const TraceStep* step = w->step;
-    const SessionErrors* errors = step->errors;
+static Status put_measured(TraceWriter* w, int64_t step, const TraceRank* ranks, Arena* arena) {
+    const int32_t num_ranks = w->plan->P * w->plan->R;
     int64_t begin_ns = INT64_MAX, end_ns = 0;
     w->process = PROCESS_MEASURED;
-    for (int32_t k = 0; k < step->num_ranks; k++) {
-        begin_ns = smaller(begin_ns, step->ranks[k].begin_ns);
-        end_ns = larger(end_ns, step->ranks[k].end_ns);
+    for (int32_t k = 0; k < num_ranks; k++) {
+        begin_ns = smaller(begin_ns, ranks[k].begin_ns);
+        end_ns = larger(end_ns, ranks[k].end_ns);
     }
     put_name(w, "process_name", TID_STEPS, "measured");
     put_name(w, "thread_name", TID_STEPS, "steps");
     put(w,
-        "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":0,\"dur\":%.3f,\"name\":\"step %lld\",\"cat\":\"step\","
-        "\"args\":{\"step\":%lld,\"plan_hash\":\"%016llx\",\"policy\":\"%s\",\"schedule\":\"%s\"",
-        w->process, TID_STEPS, (double)(end_ns - begin_ns) / 1e3, (long long)step->step,
-        (long long)step->step, (unsigned long long)step->plan_hash, step->plan->policy, step->plan->schedule);
-    if (errors != NULL) {
-        fprintf(w->file,
-                ",\"predicted_ns\":%lld,\"measured_ns\":%lld,\"jobs_off_ns\":%lld,\"transfers_off_ns\":%lld,"
-                "\"waiting_off_ns\":%lld",
-                (long long)errors->predicted_ns, (long long)errors->measured_ns, (long long)errors->jobs_ns,
-                (long long)errors->transfers_ns, (long long)errors->waiting_ns);
-    }
-    fputs("}}", w->file);
-    for (int32_t k = 0; k < step->num_ranks; k++) {
-        TraceRank rank = step->ranks[k];
+        "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":0,\"dur\":%.3f,\"name\":\"step %lld\",\"cat\":\"step\"}",
+        w->process, TID_STEPS, (double)(end_ns - begin_ns) / 1e3, (long long)step);
+    for (int32_t k = 0; k < num_ranks; k++) {
+        TraceRank rank = ranks[k];
         ARENA_TRY_NEW(rank.events, arena, TraceEvent, rank.num_events);
         for (int32_t i = 0; i < rank.num_events; i++) {
-            rank.events[i] = step->ranks[k].events[i];
+            rank.events[i] = ranks[k].events[i];
             rank.events[i].begin_ns -= begin_ns;
             rank.events[i].end_ns -= begin_ns;
         }
@@ -703,14 +663,13 @@ static Status put_measured(TraceWriter* w, Arena* arena) {
     return STATUS_OK;
 }
 
-Status trace_write(const char* path, const TraceStep* step) {
-    assert(step->num_ranks == step->plan->P * step->plan->R);
-    TraceWriter writer = {.file = fopen(path, "w"), .step = step};
+Status trace_write(const char* path, int64_t step, const Plan* plan, const TraceRank* ranks) {
+    TraceWriter writer = {.file = fopen(path, "w"), .plan = plan};
     if (writer.file == NULL) { return FAIL(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno)); }
     Arena arena = {0};
-    put_head(&writer);
+    fprintf(writer.file, "{\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[");
     Status status = put_predicted(&writer, &arena);
-    if (status == STATUS_OK && step->ranks != NULL) { status = put_measured(&writer, &arena); }
+    if (status == STATUS_OK) { status = put_measured(&writer, step, ranks, &arena); }
     arena_free(&arena);
     fprintf(writer.file, "\n]}\n");
     bool failed = ferror(writer.file) != 0;

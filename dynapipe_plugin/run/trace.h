@@ -165,26 +165,8 @@ double session_errors_part(const SessionErrors* errors, int64_t part_ns);
 //
 // Events "X" are named like plan lines ("fwd mb 3", "fwd mb 3 chunk 5"); "s" and "f" are the arrow from a
 // message's send to its receive; counters "C" are the bytes of a rank's buffers that are alive, by the times
-// of its jobs. "args" of a measured event have all its times in ns; those of the step its error. "otherData"
-// has stages, replicas, microbatches, the placement and every rank's clock. dev/check_trace.py checks a file,
-// tool/trace_view.h reads it.
+// of its jobs. "args" of a measured event have its wait and what was planned. dev/check_trace.py checks a
+// file.
 
-// Of a rank to rank 0's, and by how much that may be off.
-typedef struct {
-    int64_t offset_ns, error_ns;
-} TraceClock;
-
-typedef struct {
-    int64_t step;
-    const Plan* plan;
-    uint64_t plan_hash;
-    const SessionErrors* errors;  // NULL: not known
-    const TraceClock* clocks;     // [num_ranks]; NULL: one clock
-    const TraceRank* ranks;       // in any order, their times by rank 0's clock; NULL: nothing was measured
-    int32_t num_ranks;
-    MemoryRule memory_rule;  // which buffers the counters count
-} TraceStep;
-
-#define TRACE_FORMAT "dynapipe-trace 2"
-
-Status trace_write(const char* path, const TraceStep* step);
+// ranks: [P * R] in any order, their times by one clock.
+Status trace_write(const char* path, int64_t step, const Plan* plan, const TraceRank* ranks);

@@ -5,13 +5,12 @@
 
 #include "../../dynapipe_plugin/plan/planner.h"
 #include "../../dynapipe_plugin/plan/placement.h"
-#include "../../dynapipe_plugin/plan/replay.h"
 #include "../random_problem.h"
 
 enum { NUM_PROBLEMS = 70 };
 
 // Every second problem has the costs of a real model's shape, every third little memory. From 42 on all is
-// left to the search: ragged and padded, stages chosen or given, exact times or noise, both memory rules.
+// left to the search: ragged and padded, stages chosen or given, both memory rules.
 static void draw(RandomProblem* out, Rng* rng, int i) {
     random_problem(out, rng, rng_between(rng, 1, 90));
     out->request.batching = (Batching)(i % BATCHING_COUNT);
@@ -47,17 +46,6 @@ static void draw(RandomProblem* out, Rng* rng, int i) {
     if (i % 3 == 0) { random_problem_limit_memory(out, rng_between(rng, 0, 200)); }
 }
 
-// The same plan under noise: integers too, so the same everywhere.
-static void print_replay(const Plan* plan, Arena* arena) {
-    ReplayNoise noise = {
-        .noise_permille = 70, .trials = 41, .seed = 7, .slow_stage = 0, .slow_permille = 1100};
-    ReplayResult result;
-    if (plan_replay(&result, plan, &noise, arena) != STATUS_OK) { exit(1); }
-    printf("# replay: planned %lld, p50 %lld, p90 %lld, mean %lld, worst %lld, stage 0 waits %lld\n",
-           (long long)result.planned_ns, (long long)result.p50_ns, (long long)result.p90_ns,
-           (long long)result.mean_ns, (long long)result.worst_ns, (long long)result.mean_wait_ns[0]);
-}
-
 int main(void) {
     static RandomProblem problem;
     Rng rng = rng_seed(20240601);
@@ -72,7 +60,6 @@ int main(void) {
                status == STATUS_OK ? (unsigned long long)plan_hash(&plan) : 0ull);
         if (status == STATUS_OK) {
             plan_print(&plan, stdout);
-            print_replay(&plan, &arena);
             num_plans++;
         }
         arena_reset(&arena);

@@ -428,23 +428,37 @@ static bool read_t5(const Reader* r, HfConfig* config) {
            read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
 }
 
-// transformers 5 has rope_parameters, 4 rope_theta and rope_scaling, which is null where nothing is scaled.
+// transformers 5 has rope_parameters, 4 rope_theta and rope_scaling, which is null where nothing is scaled,
+// and goes before.
 static bool read_rope(const Reader* r, ModelConfig* shape) {
-    json_t *parameters = find(r, "rope_parameters", true), *scaling = find(r, "rope_scaling", true);
-    json_t* theta = json_object_get(parameters != NULL ? parameters : r->root, "rope_theta");
-    if (theta == NULL) { theta = find(r, "rope_theta", false); }
-    for (int i = 0; i < 2; i++) {
-        const char* key = i == 0 ? "rope_parameters" : "rope_scaling";
-        json_t *about = i == 0 ? parameters : scaling, *type = json_object_get(about, "rope_type");
-        if (!fits(r, key, about, json_is_object(about), "an object")) { return false; }
-        if (type == NULL && i == 1) { type = json_object_get(about, "type"); }
-        const char* name = json_is_string(type) ? json_string_value(type) : i == 0 ? "default" : "unknown";
-        if (about != NULL && strcmp(name, "default") != 0) {
-            return llmc_fail("%s: %s: type \"%.40s\" is not supported, \"default\" is ---> use another model",
-                             r->name, key, name);
-        }
+    static const char* const keys[] = {"rope_scaling", "rope_parameters"};
+    char name[200];
+    const int i = find(r, keys[0], true) == NULL;
+    json_t* about = find(r, keys[i], true);
+    const Reader in = {name, about};
+    if (!fits(r, keys[i], about, json_is_object(about), "an object")) { return false; }
+    snprintf(name, sizeof name, "%s: %s", r->name, keys[i]);
+    json_t *theta = find(&in, "rope_theta", true), *factor = find(&in, "factor", true);
+    const char* type = factor == NULL ? "default" : "unknown";
+    if (!read_text(&in, "type", type, &type) || !read_text(&in, "rope_type", type, &type) ||
+        !read_scaled(r, theta != NULL ? theta : find(r, "rope_theta", false), "rope_theta", 1, 10000,
+                     &shape->rope_theta)) {
+        return false;
     }
-    return read_scaled(r, theta, "rope_theta", 1, 10000, &shape->rope_theta);
+    if (strcmp(type, "default") == 0) { return true; }
+    const bool is_llama3 = strcmp(type, "llama3") == 0;
+    if (!is_llama3 && strcmp(type, "linear") != 0) {
+        return llmc_fail("%s: type \"%.40s\" is not supported, \"default\", \"linear\" and \"llama3\" are "
+                         "---> use another model",
+                         name, type);
+    }
+    if (!read_scaled(&in, factor, "factor", 1e3, 0, &shape->rope_factor)) { return false; }
+    return !is_llama3 ||
+           (read_int(&in, "original_max_position_embeddings", NULL, true, 1, 0, &shape->rope_original) &&
+            read_scaled(&in, find(&in, "low_freq_factor", true), "low_freq_factor", 1e3, 0,
+                        &shape->rope_low_freq) &&
+            read_scaled(&in, find(&in, "high_freq_factor", true), "high_freq_factor", 1e3, 0,
+                        &shape->rope_high_freq));
 }
 
 static bool read_llama(const Reader* r, HfConfig* config) {
@@ -626,6 +640,16 @@ static void put_llama(json_t* root, const HfConfig* config) {
     put(root, "hidden_act", json_string("silu"));
     put(root, "rms_norm_eps", json_real(shape->norm_eps * 1e-9));
     put(root, "rope_theta", json_real(shape->rope_theta));
+    if (shape->rope_factor > 0) {
+        json_t* rope = json_pack("{s:s, s:f}", "rope_type", shape->rope_original > 0 ? "llama3" : "linear",
+                                 "factor", shape->rope_factor / 1e3);
+        put(root, "rope_scaling", rope);
+        if (shape->rope_original > 0) {
+            put(rope, "original_max_position_embeddings", json_integer(shape->rope_original));
+            put(rope, "low_freq_factor", json_real(shape->rope_low_freq / 1e3));
+            put(rope, "high_freq_factor", json_real(shape->rope_high_freq / 1e3));
+        }
+    }
     put(root, "attention_dropout", json_real(config->dropout));
     put(root, "tie_word_embeddings", json_boolean(shape->tied_head));
     if (config->type == HF_LLAMA) { put(root, "attention_bias", json_false()); }

@@ -432,6 +432,10 @@ static const struct {
     {"1e9 times the norms' eps", MODEL_REMEDY, offsetof(ModelConfig, norm_eps), ALL, 1, 1 << 27},
     {"bias of q, k and v", MODEL_REMEDY, offsetof(ModelConfig, qkv_bias), LLAMA, 0, 1},
     {"exact GELU", MODEL_REMEDY, offsetof(ModelConfig, exact_gelu), GPT2, 0, 1},
+    {"1000 times rope's factor", MODEL_REMEDY, offsetof(ModelConfig, rope_factor), LLAMA, 0, 1 << 30},
+    {"rope's original positions", MODEL_REMEDY, offsetof(ModelConfig, rope_original), LLAMA, 0, 1 << 30},
+    {"1000 times low_freq_factor", MODEL_REMEDY, offsetof(ModelConfig, rope_low_freq), LLAMA, 0, 1 << 30},
+    {"1000 times high_freq_factor", MODEL_REMEDY, offsetof(ModelConfig, rope_high_freq), LLAMA, 0, 1 << 30},
 };
 enum { HEADER_BEGIN = 2, LLMC_FIELDS = 6, NUM_FIELDS = sizeof fields / sizeof *fields };
 
@@ -505,6 +509,10 @@ bool model_check(const ModelConfig* config, const char* what) {
     if (config->kind->rotary && config->num_heads % config->num_kv_heads != 0) {
         return llmc_fail("%s: %d heads of queries, %d of keys ---> make the first a multiple of the second",
                          what, config->num_heads, config->num_kv_heads);
+    }
+    if (config->rope_original > 0 && config->rope_low_freq >= config->rope_high_freq) {
+        return llmc_fail("%s: low_freq_factor %g, high_freq_factor %g ---> must be in this order", what,
+                         config->rope_low_freq / 1e3, config->rope_high_freq / 1e3);
     }
     return config->padded_vocab >= config->vocab ||
            llmc_fail("%s: padded vocabulary %d is less than the vocabulary %d ---> use another file", what,

@@ -1,6 +1,7 @@
 #include "model.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "floatx.h"
@@ -320,10 +321,28 @@ static void check_part(const ModelConfig* config, const ModelPart* part) {
     (void)N;
 }
 
+// Of pair c, in radians per position. "llama3" (Llama 3.1): between slow and unscaled ones a mean of the two.
+static double rope_rate(const ModelConfig* config, int c) {
+    const double pi = 3.141592653589793, factor = config->rope_factor / 1e3;
+    const double rate = pow(config->rope_theta, -2.0 * c / model_head_size(config));
+    if (config->rope_factor == 0) { return rate; }
+    if (config->rope_original == 0) { return rate / factor; }
+    const double turns = rate * config->rope_original / (2 * pi), low = config->rope_low_freq / 1e3;
+    const double unscaled = fmin(fmax((turns - low) / (config->rope_high_freq / 1e3 - low), 0), 1);
+    return rate * (unscaled + (1 - unscaled) / factor);
+}
+
+static Rope rope_of(const ModelConfig* config) {
+    Rope out = {config->num_heads, model_kv_heads(config), model_head_size(config), {0}};
+    for (int c = 0; c < out.head_size / 2; c++) { out.rates[c] = (float)rope_rate(config, c); }
+    return out;
+}
+
 void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops) {
     check_part(config, part);
     *model = (Model){.config = *config, .part = *part, .ops = ops};
     for (int t = 0; t < MODEL_MAX_TENSORS; t++) { model->slice_idx[t] = -1; }  // set for views only
+    if (config->kind->rotary) { model->rope = rope_of(config); }
     make_slices(model);
     if (num_pieces(model) == 1) { *model = view_of(model, 0); }
 }

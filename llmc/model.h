@@ -59,6 +59,10 @@ typedef struct {
     int num_kv_heads;  // NKV: of keys and values, each read by NH / NKV heads of queries; 0: NH
     int rope_theta;    // base of the angles of rotary positions
     int qkv_bias;      // 0, 1: Qwen2
+    // of angles scaled for texts longer than in pretraining; factors times 1000
+    int rope_factor;                    // by which slow ones are divided; 0: none
+    int rope_original;                  // tokens of pretraining ("llama3"); 0: all angles are slow ("linear")
+    int rope_low_freq, rope_high_freq;  // turns within these tokens of slow and of unscaled angles
     const ModelKind* kind;
 } ModelConfig;
 
@@ -141,6 +145,7 @@ struct Model {
     int num_slices;
     TensorSlice* slices;  // ascending offset
     float dropout;        // p; 0: none
+    Rope rope;            // of kinds with rotary positions
 
     // of a view
     int block_begin, block_end;

@@ -174,13 +174,15 @@ void gated_silu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
                    int C, OpsContext* ops);
 
-// --- rotary positions, grouped heads of keys (rope.h; Ainslie et al. 2023: GQA) ---------------------------
+// --- rotary positions (RoFormer: Su et al. 2021), grouped heads of keys (GQA: Ainslie et al. 2023) ---------
 // From what the matrix of q, k and v makes to what attention reads: q and k turned by their positions, k and
 // v once for each head of q that reads them. So attention needs no other kernels; it reads, keeps and caches
-// NH / NKV times the keys. Backward turns back and adds up each group, in float32.
+// NH / NKV times the keys. Backward turns back and adds up each group, in float32. Channels c and c + HS/2 of
+// a head are turned together: Hugging Face's pairs; the paper's are adjacent.
+enum { ROPE_MAX_PAIRS = 128 };
 typedef struct {
     int num_heads, num_kv_heads, head_size;  // NH a multiple of NKV, HS even
-    int theta;
+    float rates[ROPE_MAX_PAIRS];             // of each pair, in radians per position
 } Rope;
 void rope_forward(floatX* out,               // (T, 3 NH HS)
                   const floatX* inp,         // (T, (NH + 2 NKV) HS)

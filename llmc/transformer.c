@@ -691,10 +691,6 @@ static void use_kept(const Job* job, const Block* b, Attention* about) {
                                   .is_last = !piece_goes_on(m, batch)};
 }
 
-static Rope rope_of(const ModelConfig* config) {
-    return (Rope){config->num_heads, model_kv_heads(config), model_head_size(config), config->rope_theta};
-}
-
 // q, k and v of a block's own tokens as attention reads them.
 static floatX* attention_input(const Job* job, const Block* b) {
     return job->model->config.kind->rotary ? split_scratch(job, b->side).turned : b->in;
@@ -702,8 +698,8 @@ static floatX* attention_input(const Job* job, const Block* b) {
 static void turn(const Job* job, const Block* b) {
     const BatchSide* batch = &job->sides[b->side];
     if (!job->model->config.kind->rotary) { return; }
-    const Rope rope = rope_of(&job->model->config);
-    rope_forward(attention_input(job, b), b->in, batch->positions, &rope, batch->num_tokens, job->model->ops);
+    rope_forward(attention_input(job, b), b->in, batch->positions, &job->model->rope, batch->num_tokens,
+                 job->model->ops);
 }
 
 static Attention attention_of(const Job* job, const Block* b) {
@@ -1105,10 +1101,7 @@ static void block_backward_inputs(Job* job, const Block* b) {
         const Attention attention = attention_of(job, b);
         attention_backward(din, dkv, dkv + I, bias_grad(job, bias, m->config.bias_per_layer ? l : 0),
                            scratch.attention, dinner, b->inner, b->lse, &attention, m->ops);
-        if (din != b->din) {
-            const Rope rope = rope_of(&m->config);
-            rope_backward(b->din, din, job->sides[b->side].positions, &rope, T, m->ops);
-        }
+        if (din != b->din) { rope_backward(b->din, din, job->sides[b->side].positions, &m->rope, T, m->ops); }
         if (is_cross) { add_enc_gradient(job, b, scratch.wide); }
     } else if (!fuses_gelu(m, about)) {
         if (m->config.kind->drops_more) { drop_in_block(job, b, dinner, true, width); }

@@ -42,6 +42,10 @@ static void drop(void* ctx, void* model) {
 static void passes(const ModelKind* kind, const char* descriptor, float dropout) {
     ModelConfig config;
     CHECK(model_parse(&config, kind, descriptor, 50, 32));
+    if (config.qkv_bias) {  // as Llama 3.1's
+        config.rope_factor = 8000, config.rope_original = 16;
+        config.rope_low_freq = 1000, config.rope_high_freq = 4000;
+    }
     Maker maker = {.dropout = dropout};
     maker.blocks = dynapipe_llmc_blocks(&maker.inner, &config, ops);
     DynapipeBlocks_v1 blocks = maker.blocks;

@@ -102,7 +102,32 @@ static void llama_and_qwen2_are_read(void) {
     CHECK(shape->num_kv_heads == 2 && shape->head_size == 64 && shape->max_seq_len == 32768);
     config = parse("{\"model_type\": \"qwen2\", \"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": "
                    "\"default\"}, \"num_key_value_heads\": null}");
-    CHECK(shape->rope_theta == 500000 && shape->num_kv_heads == 32);
+    CHECK(shape->rope_theta == 500000 && shape->num_kv_heads == 32 && shape->rope_factor == 0);
+}
+
+// Llama 3.2's, as transformers 4 and 5 have them; and older models' "linear".
+static void scaled_angles_are_read_and_written(void) {
+    static const char* const texts[] = {
+        "\"rope_theta\": 500000.0, \"rope_scaling\": {\"factor\": 32.0, \"high_freq_factor\": 4.0, "
+        "\"low_freq_factor\": 1.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+        "\"rope_parameters\": {\"rope_theta\": 500000, \"factor\": 32, \"high_freq_factor\": 4, "
+        "\"low_freq_factor\": 1, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+        "\"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}"};
+    for (int i = 0; i < 3; i++) {
+        char text[400];
+        snprintf(text, sizeof text, "{\"model_type\": \"llama\", %s}", texts[i]);
+        HfConfig config = parse(text);
+        const ModelConfig* shape = &config.shape;
+        for (int k = 0; k < 2; k++) {
+            CHECK(shape->rope_theta == 500000 && shape->rope_factor == (i < 2 ? 32000 : 2500));
+            CHECK_EQ(shape->rope_original, i < 2 ? 8192 : 0);
+            CHECK(i == 2 || (shape->rope_low_freq == 1000 && shape->rope_high_freq == 4000));
+            char* written = hf_config_text(&config, "float32");
+            CHECK(strstr(written, i < 2 ? "\"rope_type\": \"llama3\"" : "\"rope_type\": \"linear\"") != NULL);
+            config = parse(written);
+            free(written);
+        }
+    }
 }
 
 static void tokens_are_kept(void) {
@@ -156,8 +181,14 @@ static void other_models_are_refused(void) {
     GPT2_REFUSED("\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true");
     GPT2_REFUSED("\"scale_attn_weights\": false", "scale_attn_weights is false");
     GPT2_REFUSED("\"add_cross_attention\": true", "add_cross_attention is true");
-    LLAMA_REFUSED("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", "rope_scaling: type \"linear\"");
-    LLAMA_REFUSED("\"rope_scaling\": {\"rope_type\": \"llama3\"}", "rope_scaling: type \"llama3\"");
+    LLAMA_REFUSED("\"rope_scaling\": {\"type\": \"linear\"}", "rope_scaling: factor is 0");
+    LLAMA_REFUSED("\"rope_scaling\": {\"rope_type\": \"dynamic\"}", "rope_scaling: type \"dynamic\"");
+    LLAMA_REFUSED("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}",
+                  "rope_scaling: original_max_position_embeddings ---> must be");
+    LLAMA_REFUSED("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+                  "\"original_max_position_embeddings\": 8192}",
+                  "rope_scaling: low_freq_factor is 0");
+    LLAMA_REFUSED("\"rope_scaling\": {\"rope_type\": 3}", "rope_scaling: rope_type ---> must be a text");
     LLAMA_REFUSED("\"rope_scaling\": {\"factor\": 2}", "rope_scaling: type \"unknown\"");
     LLAMA_REFUSED("\"rope_scaling\": 2", "rope_scaling ---> must be an object");
     LLAMA_REFUSED("\"rope_parameters\": {\"rope_type\": \"yarn\"}", "rope_parameters: type \"yarn\"");
@@ -207,6 +238,7 @@ static bool same(const HfConfig* a, const HfConfig* b) {
            x->tied_head == y->tied_head && x->bias_per_layer == y->bias_per_layer &&
            x->num_kv_heads == y->num_kv_heads && x->rope_theta == y->rope_theta &&
            x->norm_eps == y->norm_eps && x->qkv_bias == y->qkv_bias && x->exact_gelu == y->exact_gelu &&
+           memcmp(&x->rope_factor, &y->rope_factor, 4 * sizeof(int)) == 0 &&
            a->head_scaled == b->head_scaled && a->pad_token == b->pad_token && a->bos_token == b->bos_token &&
            a->eos_token == b->eos_token && a->start_token == b->start_token && a->dropout == b->dropout;
 }
@@ -264,6 +296,7 @@ int main(int argc, char** argv) {
     RUN(fields_have_the_defaults_of_transformers);
     RUN(numbers_of_models_like_gpt2_are_read);
     RUN(llama_and_qwen2_are_read);
+    RUN(scaled_angles_are_read_and_written);
     RUN(tokens_are_kept);
     RUN(other_models_are_refused);
     RUN(wrong_types_are_refused);

@@ -32,16 +32,22 @@ END
 "$build/prepare_data" --tokenizer "$work/tokenizer" --extra-ids 0 --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
     "$build/prepare_data" --tokenizer byt5 --out "$work/bytes" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 || { cat "$work/data.log"; exit 1; }
 
+# Llama 3.2's angles; few positions, so that they matter
+cp -r $golden/hf_llama "$work/hf_scaled"
+sed -i 's/"rope_parameters": {/&"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16,/;
+    s/"rope_type": "default"/"rope_type": "llama3"/' "$work/hf_scaled/config.json"
+
 same_files() {  # folder, folder: as many, and each the same
     diff -rq "$work/$1" "$work/$2" >"$work/diff.log" && [ -e "$work/$1/model.safetensors" ] && [ -e "$work/$1/config.json" ]
 }
 
-for model in t5 flan byt5 umt5 gpt2 gpt2_like llama qwen2; do
-    trainer=$build/train_t5-dynapipe data=data ranks=3 sides="--target-tokens 40"
+for model in t5 flan byt5 umt5 gpt2 gpt2_like scaled qwen2; do
+    trainer=$build/train_t5-dynapipe data=data ranks=3 sides="--target-tokens 40" source=$golden/hf_$model
     case $model in
         byt5) data=bytes ;;
         gpt2*) trainer=$build/train_gpt2-dynapipe ranks=2 sides="" ;;
-        llama | qwen2) trainer=$build/train_llama-dynapipe ranks=2 sides="" ;;
+        scaled) trainer=$build/train_llama-dynapipe ranks=2 sides="" source=$work/hf_scaled ;;
+        qwen2) trainer=$build/train_llama-dynapipe ranks=2 sides="" ;;
     esac
     options="-i $work/$data/train.bin -t 20 $sides -d 600 -v 0 -s 0"
     # shellcheck disable=SC2086
@@ -50,19 +56,19 @@ for model in t5 flan byt5 umt5 gpt2 gpt2_like llama qwen2; do
         shift 2
         run "$name" "$ranks" $options --export-hf "$work/$name.hf" "$@" || { tail -3 "$work/$name.log"; ok 1 "$name: the run failed"; }
     }
-    exported $model-1 1 -e $golden/hf_$model -x 0
-    exported $model-many $ranks -e $golden/hf_$model -x 0 --stages $ranks
+    exported $model-1 1 -e $source -x 0
+    exported $model-many $ranks -e $source -x 0 --stages $ranks
     same_files $model-1.hf $model-many.hf
     ok $? "$model: 1 and $ranks ranks export the same bytes: $(cd "$work/$model-1.hf" && ls | tr '\n' ' ')"
     exported $model-again 1 -e "$work/$model-many.hf/model.safetensors" -x 0
     same_files $model-1.hf $model-again.hf
     ok $? "$model: what was exported, read and exported again, is the same bytes"
     # every step on the first batch: the loss of step 3 is that of a run that begins with what 2 steps made
-    exported $model-trained $ranks -e $golden/hf_$model -x 2 -a 1 -l 1e-2 --stages $ranks -o "$work/$model-trained"
+    exported $model-trained $ranks -e $source -x 2 -a 1 -l 1e-2 --stages $ranks -o "$work/$model-trained"
     cp -r "$work/$model-trained" "$work/$model-on"
     for run in on fresh; do
         from="-e $work/$model-trained.hf -x 1" folder="$work/$model-fresh"
-        [ $run = on ] && from="-e $golden/hf_$model -x 3 -y 1" folder="$work/$model-on"
+        [ $run = on ] && from="-e $source -x 3 -y 1" folder="$work/$model-on"
         # shellcheck disable=SC2086
         run $model-$run $ranks $options $from -a 1 -l 1e-2 --stages $ranks -o "$folder"
     done
@@ -78,6 +84,19 @@ for model in t5 flan byt5 umt5 gpt2 gpt2_like llama qwen2; do
         ! cmp -s "$work/$model-trained.hf/model.safetensors" "$work/$model-1.hf/model.safetensors"
     ok $? "$model: the same weights, and not those before training"
 done
+
+trainer=$build/train_llama-dynapipe run plain 1 -i "$work/data/train.bin" -t 20 -d 600 -v 0 -s 0 -x 1 -a 1 -e $golden/hf_llama
+for folder in scaled-trained scaled-converted; do
+    python3 - "$work/$folder.hf/config.json" <<'END'
+import json, sys
+assert json.load(open(sys.argv[1]))["rope_scaling"] == {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+                                                        "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+END
+    ok $? "$folder: scaled angles are written as transformers has them"
+done
+scaled=$(losses scaled-trained | head -1) plain=$(losses plain | head -1)
+[ -n "$plain" ] && [ "$scaled" != "$plain" ]
+ok $? "and another model's: loss $scaled, unscaled $plain"
 
 trainer=$build/train_llama-dynapipe run longer 1 -i "$work/data/train.bin" -t 80 -d 600 -v 0 -s 0 -x 1 -e $golden/hf_llama -o "$work/longer" --export-hf "$work/longer.hf"
 said=$(grep -o "hf_llama was made for 64 positions, -t is 80.*" "$work/longer.log")

@@ -650,9 +650,13 @@ static void dsilu_reference(Case* c) {
 
 // --- rotary positions --------------------------------------------------------------------------------------
 static Rope rope_about(const Case* c) {
-    static const Rope chosen[] = {{4, 2, 8, 10000},    {3, 3, 16, 500000}, {8, 1, 32, 10000},
-                                  {6, 3, 64, 1000000}, {5, 1, 2, 10000},   {2, 1, 256, 10000}};
-    return chosen[(c->i + 6) % 6];
+    static const Rope chosen[] = {{4, 2, 8, {0}},  {3, 3, 16, {0}}, {8, 1, 32, {0}},
+                                  {6, 3, 64, {0}}, {5, 1, 2, {0}},  {2, 1, 256, {0}}};
+    Rope out = chosen[(c->i + 6) % 6];
+    for (int k = 0; k < out.head_size / 2; k++) {
+        out.rates[k] = powf(5e5f, -2.0f * (float)k / (float)out.head_size);
+    }
+    return out;
 }
 static size_t rope_width(const Case* c, bool is_wide) {
     const Rope about = rope_about(c);
@@ -691,8 +695,7 @@ static void rope_map(const Case* c, double* wide, double* narrow, bool is_backwa
             double* w = wide + (size_t)t * rope_width(c, true) + (size_t)(h * HS);
             double* n = narrow + (size_t)t * rope_width(c, false) + (size_t)(from * HS);
             for (int k = 0; k < HS / 2; k++) {
-                const float rate = 1.0f / powf((float)x.theta, 2.0f * (float)k / (float)HS);
-                const float angle = (float)INTS(2)[t] * rate;
+                const float angle = (float)INTS(2)[t] * x.rates[k];
                 const double cosine = part == 2 ? 1.0 : cos((double)angle);
                 const double sine = part == 2 ? 0.0 : sin((double)angle);
                 if (is_backward) {

@@ -186,6 +186,74 @@ static void pytorch_and_hugging_face_agree(void) {
     }
 }
 
+// --- scaled angles -----------------------------------------------------------------------------------------
+
+// As transformers has them (modeling_rope_utils.py: _compute_llama3_parameters), branch by branch.
+static double published_rate(const ModelConfig* config, double rate) {
+    const double factor = config->rope_factor / 1000.0, original = config->rope_original;
+    if (config->rope_factor == 0) { return rate; }
+    if (config->rope_original == 0) { return rate / factor; }
+    const double low = config->rope_low_freq / 1000.0, high = config->rope_high_freq / 1000.0;
+    const double wavelength = 2 * acos(-1.0) / rate;
+    if (wavelength < original / high) { return rate; }
+    if (wavelength > original / low) { return rate / factor; }
+    const double smooth = (original / wavelength - low) / (high - low);
+    return (1 - smooth) * rate / factor + smooth * rate;
+}
+
+static void rates_are_the_published(void) {
+    static const int scales[][4] = {
+        {0}, {2500}, {8000, 8192, 1000, 4000}, {32000, 8192, 1000, 4000}, {8000, 300, 500, 9000}};
+    int num_kinds[3] = {0};  // unscaled, between, divided
+    for (int i = 0; i < 5; i++) {
+        ModelConfig config;
+        CHECK(model_parse(&config, &llama_kind, i % 2 == 0 ? "llama:l1c64h1" : "qwen2:l1c128h1", 50, 32));
+        memcpy(&config.rope_factor, scales[i], sizeof scales[i]);
+        const ModelPart part = model_part(0, 2, true);
+        Model model;
+        model_init_counts(&model, &config, &part, ops);
+        for (int c = 0; c < config.head_size / 2; c++) {
+            const double plain = pow(config.rope_theta, -2.0 * c / config.head_size);
+            const double rate = (double)model.rope.rates[c];
+            CHECK(fabs(rate - published_rate(&config, plain)) < 1e-7 * rate);
+            if (i < 2) { continue; }
+            const double ratio = plain / rate;
+            num_kinds[ratio < 1.000001 ? 0 : ratio < config.rope_factor / 1000.0 - 1e-5 ? 1 : 2]++;
+        }
+        model_free(&model);
+    }
+    CHECK(num_kinds[0] > 10 && num_kinds[1] > 3 && num_kinds[2] > 10);
+}
+
+// "linear" by 2 at doubled positions is no scaling, bit for bit; at the same ones it is another model.
+static void linear_scaling_divides_positions(void) {
+    for (int i = 0; i < MODEL_NUM_GOLDENS; i++) {
+        static const bool cut_before[MOST_RANGES] = {false};
+        ModelGolden golden;
+        model_golden_load(&golden, i);
+        int32_t doubled[256];
+        float losses[3][MOST_ROWS], *grads[3];
+        for (int way = 0; way < 3 && golden.config.kind->rotary; way++) {
+            ModelBatch batch = golden.batch;
+            ModelConfig config = golden.config;
+            Chain chain;
+            CHECK(batch.num_tokens <= 256 && batch.num_rows <= MOST_ROWS);
+            for (int t = 0; t < batch.num_tokens; t++) { doubled[t] = 2 * batch.positions[t]; }
+            if (way > 0) { config.rope_factor = 2000; }
+            if (way == 1) { batch.positions = doubled; }
+            chain_open(&chain, &config, cut_before);
+            run(&chain, &batch, KEPT, losses[way]);
+            grads[way] = chain_gradients(&chain);
+            const size_t num_bytes = (size_t)chain.ranges[0].num_params * sizeof(float);
+            CHECK_EQ(memcmp(losses[way], losses[0], (size_t)batch.num_rows * sizeof(float)) == 0, way < 2);
+            CHECK_EQ(memcmp(grads[way], grads[0], num_bytes) == 0, way < 2);
+            chain_close(&chain);
+        }
+        for (int way = 0; way < 3 && golden.config.kind->rotary; way++) { free(grads[way]); }
+        model_golden_free(&golden);
+    }
+}
+
 // --- the last feed-forward ---------------------------------------------------------------------------------
 
 // What the last block keeps and gets grows with its rows alone.
@@ -366,6 +434,8 @@ int main(int argc, char** argv) {
     rng = rng_seed(test_seed(argc, argv));
     ops = ops_create(0);
     RUN(pytorch_and_hugging_face_agree);
+    RUN(rates_are_the_published);
+    RUN(linear_scaling_divides_positions);
     RUN(the_last_feed_forward_has_rows_only);
     RUN(generation_says_what_the_forward_says);
     ops_free(ops);

@@ -98,10 +98,9 @@ typedef enum { WIDE, BYTES, FLOPS } Unit;
     DO(gated_silu_backward, WIDE, 10 * X * TC,                                                               \
        gated_silu_backward(W->x4a, W->x4c, W->x4b, W->T, 2 * W->C, W->ops))                                  \
     DO(rope_forward, WIDE, 6 * X * TC,                                                                       \
-       rope_forward(W->x4a, W->x4b, W->positions, &(Rope){W->NH, W->NH, W->C / W->NH, 10000}, W->T, W->ops)) \
+       rope_forward(W->x4a, W->x4b, W->positions, &(Rope){W->NH, W->NH, W->C / W->NH, {1}}, W->T, W->ops))   \
     DO(rope_backward, WIDE, 6 * X * TC,                                                                      \
-       rope_backward(W->x4a, W->x4b, W->positions, &(Rope){W->NH, W->NH, W->C / W->NH, 10000}, W->T,         \
-                     W->ops))                                                                                \
+       rope_backward(W->x4a, W->x4b, W->positions, &(Rope){W->NH, W->NH, W->C / W->NH, {1}}, W->T, W->ops))  \
     DO(dropout_apply, WIDE, 8 * X * TC,                                                                      \
        dropout_apply(W->x4a, W->x4b, (const uint32_t*)W->tokens, 1, 0.1f, W->T, 4 * W->C, W->ops))           \
     DO(gather_rows, WIDE, 2 * X * (double)W->rows * W->C,                                                    \

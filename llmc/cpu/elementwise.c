@@ -7,7 +7,6 @@ elementwise.c -- GELU, gated GELU and SiLU, ReLU, rotary positions, dropout, emb
 #include <string.h>
 #include "context.h"
 #include "../dropout_bits.h"
-#include "../rope.h"
 
 /*
 GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
@@ -162,12 +161,11 @@ static void rope_turn(floatX* out, const floatX* inp, const int32_t* positions, 
     const int NH = about->num_heads, NKV = about->num_kv_heads, HS = about->head_size, group = NH / NKV;
     const int narrow = (NH + 2 * NKV) * HS, wide = 3 * NH * HS;
     const float direction = is_backward ? -1.0f : 1.0f;
-    const RopeRates rates = rope_rates(about->theta, HS);
 #pragma omp parallel for num_threads(ops->num_threads) if ((size_t)T * (size_t)wide > OPS_PARALLEL_VALUES)
     for (int t = 0; t < T; t++) {
         float cosines[ROPE_MAX_PAIRS], sines[ROPE_MAX_PAIRS];
         for (int c = 0; c < HS / 2; c++) {
-            const float angle = (float)positions[t] * rates.rates[c];
+            const float angle = (float)positions[t] * about->rates[c];
             cosines[c] = cosf(angle), sines[c] = sinf(angle);
         }
         for (int h = 0; h < NH + 2 * NKV; h++) {

@@ -2,7 +2,6 @@
 #include "vector.cuh"
 #include "launch.cuh"
 #include "../dropout_bits.h"
-#include "../rope.h"
 
 // GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
 //
@@ -324,7 +323,6 @@ constexpr int ROPE_THREADS = 256, ROPE_HEADS = 8;  // heads: of the narrow rows
 typedef struct {
     const int32_t* positions;
     Rope heads;
-    RopeRates rates;
     unsigned num_pairs;  // of all tokens
 } RopeCall;
 
@@ -335,7 +333,7 @@ __global__ static void rope_kernel(floatX* __restrict__ out, const floatX* __res
     const int NKV = about.heads.num_kv_heads, num_narrow = NH + 2 * NKV, group = NH / NKV;
     if (i >= about.num_pairs) { return; }
     const unsigned t = i / (unsigned)half, c = i - t * (unsigned)half;
-    const float angle = (float)__ldg(about.positions + t) * about.rates.rates[c];
+    const float angle = (float)__ldg(about.positions + t) * about.heads.rates[c];
     const float turns = rintf(angle * 0.15915494f);
     const float rest = fmaf(turns, 1.7484555e-7f, fmaf(turns, -6.2831855f, angle));
     const float cosine = __cosf(rest), sine = BACKWARD ? -__sinf(rest) : __sinf(rest);
@@ -365,7 +363,7 @@ static void rope_turn(floatX* out, const floatX* inp, const int32_t* positions, 
                       OpsContext* ops) {
     if (T == 0) { return; }
     const unsigned num_pairs = (unsigned)T * (unsigned)(about->head_size / 2);
-    const RopeCall call = {positions, *about, rope_rates(about->theta, about->head_size), num_pairs};
+    const RopeCall call = {positions, *about, num_pairs};
     const dim3 grid(blocks_for(num_pairs, ROPE_THREADS),
                     blocks_for((size_t)(about->num_heads + 2 * about->num_kv_heads), ROPE_HEADS));
     rope_kernel<BACKWARD><<<grid, ROPE_THREADS, 0, ops->stream>>>(out, inp, call);

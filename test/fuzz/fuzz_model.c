@@ -421,6 +421,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     REQUIRE(back.shape.num_dec_layers == shape->num_dec_layers && back.shape.gated == shape->gated);
     REQUIRE(back.shape.num_kv_heads == shape->num_kv_heads && back.shape.rope_theta == shape->rope_theta &&
             back.shape.norm_eps == shape->norm_eps);
+    REQUIRE(memcmp(&back.shape.rope_factor, &shape->rope_factor, 4 * sizeof(int)) == 0);
     free(text);
     return 0;
 }

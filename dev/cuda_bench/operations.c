@@ -82,6 +82,9 @@ typedef enum { WIDE, BYTES, FLOPS } Unit;
     DO(residual_forward, WIDE, 3 * X * TC, residual_forward(W->x4a, W->x4b, W->x4c, (size_t)TC, W->ops))     \
     DO(gelu_forward, WIDE, 8 * X * TC, gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))                 \
     DO(gelu_backward, WIDE, 12 * X * TC, gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))      \
+    DO(exact_gelu_forward, WIDE, 8 * X * TC, exact_gelu_forward(W->x4a, W->x4b, 4 * (size_t)TC, W->ops))     \
+    DO(exact_gelu_backward, WIDE, 12 * X * TC,                                                               \
+       exact_gelu_backward(W->x4a, W->x4b, W->x4c, 4 * (size_t)TC, W->ops))                                  \
     DO(rmsnorm_forward, WIDE, 2 * X * TC + 4.0 * W->T,                                                       \
        rmsnorm_forward(W->x4a, W->rstd, W->x4b, W->bias, 1, 0, W->T, W->C, W->ops))                          \
     DO(residual_rmsnorm_forward, WIDE, 4 * X * TC + 4.0 * W->T,                                              \

@@ -272,27 +272,6 @@ static const char* check_why(const Checker* c) {
     return c->blocks->why != NULL ? c->blocks->why(c->blocks->ctx) : "no message (blocks->why is NULL)";
 }
 
-static void check_params(Checker* c, const DynapipeParams_v1* params) {
-    must(c, CHECK_RESERVED(DynapipeParams_v1, reserved, params));
-    const int32_t least = params->param_type < params->grad_type ? params->param_type : params->grad_type,
-                  most = params->param_type + params->grad_type - least;
-    check_counts(c, "param_type and grad_type", params->param_type, params->grad_type,
-                 least >= DYNAPIPE_FLOAT32 && most <= DYNAPIPE_FLOAT16, "values of DynapipeType");
-    check_counts(c, "num_tied, and whether there is a list", params->num_tied, params->tied != NULL,
-                 params->num_tied == 0 || (params->num_tied > 0 && params->tied != NULL),
-                 "params->tied lists them");
-    for (int32_t i = 0; i < params->num_tied; i++) {
-        const DynapipeTied* tied = &params->tied[i];
-        int64_t end = tied->begin + tied->count;
-        if (tied->group >= 0 && tied->begin >= 0 && tied->count > 0 && end <= params->num_params) {
-            continue;
-        }
-        fail(c, "begin and count are values (not bytes) of this range's own array",
-             "tied group %d is values [%lld, %lld) of %lld", (int)tied->group, (long long)tied->begin,
-             (long long)end, (long long)params->num_params);
-    }
-}
-
 static CheckRange* check_range(Checker* c, DynapipeRange blocks, bool has_values) {
     CheckRange* range = CHECK_NEW(c, CheckRange, 1);
     range->blocks = blocks;
@@ -304,25 +283,17 @@ static CheckRange* check_range(Checker* c, DynapipeRange blocks, bool has_values
     }
     range->next = c->ranges;
     c->ranges = range;
-    check_params(c, &range->params);
-    if (has_values && (range->params.params == NULL || range->params.grads == NULL)) {
-        fail(c, "with has_values 1 it fills params->params and params->grads", "make() gave no %s",
-             range->params.params == NULL ? "parameters" : "gradients");
+    if (interface_check_params(&range->params, has_values) != STATUS_OK) {
+        must(c, FAIL(STATUS_MISMATCH, "make() of %s: %s", c->about, status_message()));
+    }
+    for (int32_t i = 0; i < range->params.num_tied; i++) {
+        const DynapipeTied* tied = &range->params.tied[i];
+        check_counts(c, "begin and count of a tied group", tied->begin, tied->count,
+                     tied->group >= 0 && tied->begin >= 0 && tied->count > 0 &&
+                         tied->count <= range->params.num_params - tied->begin,
+                     "they are values (not bytes) of this range's own array");
     }
     return range;
-}
-
-// cuts: blocks that a range begins with, ascending, without 0.
-static CheckChain check_chain(Checker* c, const int32_t* cuts, int32_t num_cuts) {
-    CheckChain chain = {CHECK_NEW(c, CheckRange*, num_cuts + 1), num_cuts + 1, 0};
-    for (int32_t r = 0; r <= num_cuts; r++) {
-        DynapipeRange blocks = {.begin = r > 0 ? cuts[r - 1] : 0,
-                                .end = r < num_cuts ? cuts[r] : c->num_blocks};
-        chain.ranges[r] = check_range(c, blocks, true);
-        chain.ranges[r]->begin = chain.num_values;
-        chain.num_values += chain.ranges[r]->params.num_params;
-    }
-    return chain;
 }
 
 // The embedding is no stage alone, a decoder's embedding goes with the next block.
@@ -338,27 +309,28 @@ static Status find_cuts(Checker* c) {
     return STATUS_OK;
 }
 
-// Ways to cut the model: at each place alone; at every third, every second, every place, so that ranges begin
-// and end with any blocks of a layer; then not at all.
-enum { STRIDES = 6 };
-static CheckChain cut_chain(Checker* c, int32_t way) {
-    static const struct {
-        int32_t first, stride;
-    } strides[STRIDES] = {{0, 3}, {1, 3}, {2, 3}, {0, 2}, {1, 2}, {0, 1}};
-    int32_t *cuts = CHECK_NEW(c, int32_t, c->num_cuts + 1), num = 0, first = way, stride = c->num_cuts;
-    if (way >= c->num_cuts + STRIDES) { return check_chain(c, NULL, 0); }
-    if (way >= c->num_cuts) {
-        first = strides[way - c->num_cuts].first;
-        stride = strides[way - c->num_cuts].stride;
+// Ways to cut the model: at every place, every second, every third, so that ranges begin and end with any
+// blocks of a layer; then at each place alone (in ranges of several layers, which come to share buffers).
+enum { WHOLE = -1, FINEST, ALONE_AT = 6 };
+static CheckChain check_chain(Checker* c, int32_t way) {
+    static const int32_t strides[ALONE_AT][2] = {{0, 1}, {0, 2}, {1, 2},
+                                                 {0, 3}, {1, 3}, {2, 3}};  // first, stride
+    CheckChain chain = {CHECK_NEW(c, CheckRange*, c->num_cuts + 1), 0, 0};
+    int32_t next = way - ALONE_AT, stride = c->num_cuts;
+    if (way == WHOLE) { next = c->num_cuts; }
+    if (way >= 0 && way < ALONE_AT) { next = strides[way][0], stride = strides[way][1]; }
+    for (int32_t begin = 0, end; begin < c->num_blocks; begin = end, next += stride) {
+        end = next < c->num_cuts ? c->cuts[next] : c->num_blocks;
+        CheckRange* range = check_range(c, (DynapipeRange){.begin = begin, .end = end}, true);
+        range->begin = chain.num_values;
+        chain.num_values += range->params.num_params;
+        chain.ranges[chain.num_ranges++] = range;
     }
-    for (int32_t i = first; i < c->num_cuts; i += stride) { cuts[num++] = c->cuts[i]; }
-    return check_chain(c, cuts, num);
+    return chain;
 }
 
-// Cut into the smallest ranges, or into few, in which several layers come to share a place.
-static CheckChain fine_or_coarse(Checker* c, bool is_coarse) {
-    return is_coarse ? check_chain(c, c->cuts + c->num_cuts / 2, c->num_cuts > 2)
-                     : check_chain(c, c->cuts, c->num_cuts);
+static int32_t coarse(const Checker* c) {
+    return c->num_cuts > 2 ? ALONE_AT + c->num_cuts / 2 : WHOLE;
 }
 
 // The first range of the chain with a copy of that group, and its values there.
@@ -502,10 +474,10 @@ static CheckBatch* check_batch(Checker* c, const MadeWindow* samples, int32_t nu
     return out;
 }
 
-static CheckBatch* standard_batch(Checker* c, int32_t idx, int32_t padding) {
+static CheckBatch* standard_batch(Checker* c, int32_t idx) {
     MadeWindow samples[MOST_SAMPLES];
     int32_t num = standard_samples(c, samples, idx);
-    return check_batch(c, samples, num, padding);
+    return check_batch(c, samples, num, 0);
 }
 
 // --- jobs ------------------------------------------------------------------------------------------------
@@ -704,11 +676,24 @@ static void pass_job(Checker* c, CheckPass* pass, char job) {
     batch->token_keys = before.token_keys, batch->dec_token_keys = before.dec_token_keys;
 }
 
-// What a step leaves.
+// What jobs leave.
 typedef struct {
-    float *losses, *gradients;  // (rows), (chain's values)
-    int64_t num_losses;
+    float *losses, *gradients;
+    int64_t num_losses, num_gradients;
 } Results;
+
+// Losses of both, gradients added. b may be all zeros, and so may a.
+static Results add_results(Checker* c, const Results* a, const Results* b) {
+    const int64_t num = a->num_gradients > 0 ? a->num_gradients : b->num_gradients;
+    Results sum = {CHECK_NEW(c, float, a->num_losses + b->num_losses), CHECK_NEW(c, float, num),
+                   a->num_losses + b->num_losses, num};
+    for (int64_t i = 0; i < sum.num_losses; i++) {
+        sum.losses[i] = i < a->num_losses ? a->losses[i] : b->losses[i - a->num_losses];
+    }
+    for (int64_t v = 0; v < a->num_gradients; v++) { sum.gradients[v] += a->gradients[v]; }
+    for (int64_t v = 0; v < b->num_gradients; v++) { sum.gradients[v] += b->gradients[v]; }
+    return sum;
+}
 
 #define ALONE "F0 B0 W0"
 
@@ -723,12 +708,12 @@ static Results run_jobs(Checker* c, CheckPass* passes, int32_t num, const char* 
         c->is_queued = false;
         check_code(c, passes->stages, CALL_FINISH, 0);
     }
-    for (int32_t i = 0; i < num; i++) { out.num_losses += passes[i].of->batch.num_rows; }
-    out.losses = CHECK_NEW(c, float, out.num_losses);
-    for (int32_t i = 0, at = 0; i < num; at += passes[i++].of->batch.num_rows) {
-        memcpy(out.losses + at, losses_of(&passes[i]), (size_t)passes[i].of->batch.num_rows * sizeof(float));
+    for (int32_t i = 0; i < num; i++) {
+        Results own = {(float*)(uintptr_t)losses_of(&passes[i]), NULL, passes[i].of->batch.num_rows, 0};
+        out = add_results(c, &out, &own);
     }
     out.gradients = values_of(c, passes->chain, true);
+    out.num_gradients = passes->chain->num_values;
     return out;
 }
 
@@ -792,9 +777,9 @@ static void law_ranges(Checker* c) {
     check_layers_alike(c, 1, 1 + num_enc - c->has_decoder, layers.enc_blocks);
     check_layers_alike(c, 2 + num_enc, c->num_blocks - 1, layers.dec_blocks);
     for (int32_t i = 0; i < c->num_cuts; i++) {
-        CheckChain chain = check_chain(c, &c->cuts[i], 1);
+        CheckChain chain = check_chain(c, ALONE_AT + i);
         for (int32_t b = 0; b < CHECK_STANDARD; b++) {  // compares boundaries
-            (void)check_pass(c, &chain, standard_batch(c, b, 0));
+            (void)check_pass(c, &chain, standard_batch(c, b));
         }
     }
 }
@@ -887,7 +872,7 @@ static void check_sizes(Checker* c, const CheckRange* range, CheckBatch* const* 
 static void law_counts(Checker* c) {
     CheckBatch* grid[GRID];
     make_grid(c, grid);
-    CheckChain chain = check_chain(c, c->cuts, c->num_cuts);
+    CheckChain chain = check_chain(c, FINEST);
     for (int32_t r = 0; r < chain.num_ranges; r++) { check_sizes(c, chain.ranges[r], grid); }
 }
 
@@ -896,8 +881,8 @@ static void law_counts(Checker* c) {
 // Buffers came filled with NaN; guards are checked after every call.
 static void law_bytes(Checker* c) {
     for (int32_t i = 0; i < 2 * CHECK_STANDARD; i++) {
-        CheckChain chain = fine_or_coarse(c, i >= CHECK_STANDARD);
-        CheckPass pass = check_pass(c, &chain, standard_batch(c, i % CHECK_STANDARD, 0));
+        CheckChain chain = check_chain(c, i < CHECK_STANDARD ? FINEST : coarse(c));
+        CheckPass pass = check_pass(c, &chain, standard_batch(c, i % CHECK_STANDARD));
         const size_t num_bytes = (size_t)chain.num_values * sizeof(float);
         const float *params = values_of(c, &chain, false), *zeros = zero_gradients(c, &chain);
         for (const char* job = "NVEF"; *job != '\0'; job++) { pass_job(c, &pass, *job); }
@@ -934,46 +919,43 @@ typedef struct {
     const char* remedy;
 } Order;
 
-static void check_order(Checker* c, const Order* order, const CheckPass* first, const CheckPass* second,
-                        const Results* a, const Results* b) {
-    CheckPass passes[2] = {*first, *second};
+// One order, of passes[0], or of both.
+static void check_order(Checker* c, const Order* order, CheckPass passes[2], const Results* a,
+                        const Results* b) {
     const int32_t num = strchr(order->jobs, '1') != NULL ? 2 : 1;
-    const int64_t num_values = first->chain->num_values;
-    Results expected = {CHECK_NEW(c, float, a->num_losses + b->num_losses), CHECK_NEW(c, float, num_values),
-                        a->num_losses + (num > 1 ? b->num_losses : 0)};
-    memcpy(expected.losses, a->losses, (size_t)a->num_losses * sizeof(float));
-    memcpy(expected.losses + a->num_losses, b->losses, (size_t)b->num_losses * sizeof(float));
-    for (int64_t v = 0; v < num_values; v++) {
-        expected.gradients[v] = order->scale * (a->gradients[v] + (num > 1 ? b->gradients[v] : 0));
-    }
-    first->of->batch.loss_scale *= order->scale;
+    const Results none = {0}, expected = add_results(c, a, num > 1 ? b : &none);
+    DynapipeBatch* batch = &passes[0].of->batch;
+    for (int64_t v = 0; v < expected.num_gradients; v++) { expected.gradients[v] *= order->scale; }
+    batch->loss_scale *= order->scale;
     if (order->is_queued) {
-        const bool is_larger = first->stages->scratch->num_bytes > second->stages->scratch->num_bytes;
-        passes[is_larger].stages->scratch = passes[!is_larger].stages->scratch;
-        for (int i = 0; i < 2; i++) { check_spoil(c, passes[i].stages->losses); }
+        CheckStage *x = passes[0].stages, *y = passes[1].stages;
+        *(x->scratch->num_bytes > y->scratch->num_bytes ? &y->scratch : &x->scratch) =
+            x->scratch->num_bytes > y->scratch->num_bytes ? x->scratch : y->scratch;
+        check_spoil(c, x->losses);
+        check_spoil(c, y->losses);
     }
     c->is_fast = c->is_queued = order->is_queued;
-    Results found = run_jobs(c, passes, num, order->jobs);
+    const Results found = run_jobs(c, passes, num, order->jobs);
     c->is_fast = false;
-    first->of->batch.loss_scale /= order->scale;
-    same_results(c, first->chain, &expected, &found, order->is_exact ? 0 : c->tolerance, order->what,
-                 first->of->what, order->remedy);
+    batch->loss_scale /= order->scale;
+    same_results(c, passes->chain, &expected, &found, order->is_exact ? 0 : c->tolerance, order->what,
+                 passes->of->what, order->remedy);
 }
 
 // On a model in the smallest ranges, and in few.
 static void law_orders(Checker* c, const Order* orders) {
-    for (int is_coarse = 0; is_coarse < 2; is_coarse++) {
-        CheckChain chain = orders->is_queued ? check_chain(c, NULL, 0) : fine_or_coarse(c, is_coarse);
-        CheckPass passes[CHECK_STANDARD];
-        Results alone[CHECK_STANDARD];
-        for (int32_t i = 0; i < CHECK_STANDARD; i++) {
-            passes[i] = check_pass(c, &chain, standard_batch(c, i, 0));
+    const int32_t ways[2] = {orders->is_queued ? WHOLE : FINEST, coarse(c)};
+    for (int w = 0; w < (orders->is_queued ? 1 : 2); w++) {
+        CheckChain chain = check_chain(c, ways[w]);
+        CheckPass passes[CHECK_STANDARD + 1];
+        Results alone[CHECK_STANDARD + 1];
+        for (int32_t i = 0; i <= CHECK_STANDARD; i++) {
+            passes[i] = check_pass(c, &chain, standard_batch(c, i % CHECK_STANDARD));
             alone[i] = run_jobs(c, &passes[i], 1, ALONE);
         }
         for (const Order* order = orders; order->what != NULL; order++) {
             for (int32_t i = 0; i < CHECK_STANDARD; i++) {
-                int32_t other = (i + 1) % CHECK_STANDARD;
-                check_order(c, order, &passes[i], &passes[other], &alone[i], &alone[other]);
+                check_order(c, order, &passes[i], &alone[i], &alone[i + 1]);
             }
         }
     }
@@ -1031,13 +1013,13 @@ static int64_t sort_gradients(Checker* c, const CheckChain* chain, float* gradie
 }
 
 static void law_cuts(Checker* c) {
-    CheckChain whole = check_chain(c, NULL, 0);
+    CheckChain whole = check_chain(c, WHOLE);
     for (int32_t b = 0; b < CHECK_STANDARD; b++) {
-        CheckBatch* batch = standard_batch(c, b, 0);
+        CheckBatch* batch = standard_batch(c, b);
         Results expected = check_run(c, &whole, batch);
         const int64_t num_values = sort_gradients(c, &whole, expected.gradients);
-        for (int32_t way = 0; way < c->num_cuts + STRIDES; way++) {
-            CheckChain chain = cut_chain(c, way);
+        for (int32_t way = 0; way < ALONE_AT + c->num_cuts; way++) {
+            CheckChain chain = check_chain(c, (way + ALONE_AT) % (ALONE_AT + c->num_cuts));
             if (chain.num_ranges == 1) { continue; }
             Results found = check_run(c, &chain, batch);
             about(c, "the model cut before block %d%s, %s", (int)chain.ranges[1]->blocks.begin,
@@ -1060,20 +1042,17 @@ static void law_cuts(Checker* c) {
 
 // Against each sample alone, losses in their order and gradients added; and with longer windows.
 static void law_grouping(Checker* c) {
-    CheckChain whole = check_chain(c, NULL, 0);
+    CheckChain whole = check_chain(c, WHOLE);
     for (int32_t b = 0; b < CHECK_STANDARD; b++) {
         MadeWindow samples[MOST_SAMPLES];
-        int32_t num = standard_samples(c, samples, b), row = 0;
+        int32_t num = standard_samples(c, samples, b);
         CheckBatch *batch = check_batch(c, samples, num, 0), *padded = check_batch(c, samples, num, 3);
-        Results together = check_run(c, &whole, batch), longer = check_run(c, &whole, padded), sum = together;
-        sum.losses = CHECK_NEW(c, float, sum.num_losses);
-        sum.gradients = CHECK_NEW(c, float, whole.num_values);
+        Results together = check_run(c, &whole, batch), longer = check_run(c, &whole, padded), sum = {0};
         for (int32_t i = 0; i < num; i++) {
             CheckBatch* alone = check_batch(c, &samples[i], 1, 0);
             if (alone->batch.num_rows == 0) { continue; }  // nothing to learn: no gradients
             Results one = check_run(c, &whole, alone);
-            for (int32_t r = 0; r < alone->batch.num_rows; r++) { sum.losses[row++] = one.losses[r]; }
-            for (int64_t v = 0; v < whole.num_values; v++) { sum.gradients[v] += one.gradients[v]; }
+            sum = add_results(c, &sum, &one);
         }
         same_results(c, &whole, &sum, &together, c->tolerance, "against the same samples one by one",
                      batch->what,
@@ -1117,10 +1096,8 @@ static void check_piece_bytes(Checker* c, const CheckStage* s, const CheckBatch*
         others[i]->num_rows = b->num_rows;
         const int64_t firsts = (i > 0 ? first->dkept : first->kept)->num_bytes,
                       kept = api->kept_bytes(model, b, i);
-        check_counts(c,
-                     i > 0 ? "kept_bytes(1) of the first piece, and here"
-                           : "kept_bytes(0) of the first piece, and here",
-                     firsts, kept, firsts == kept, "read kept_tokens and kept_enc_tokens alone");
+        check_counts(c, "kept_bytes() of the first piece, and here", firsts, kept, firsts == kept,
+                     "read kept_tokens and kept_enc_tokens alone");
     }
     for (int flags = 0; flags <= CHECK_KEEP; flags += CHECK_KEEP) {
         const int64_t mine = api->acts_bytes(model, b, flags), most = api->acts_bytes(model, &uncut, flags);
@@ -1187,9 +1164,10 @@ static void law_pieces(Checker* c) {
                   {4, "N0 N1 N2 N3 R3 B3 W3 R2 B2 W2 R1 B1 W1 R0 B0 W0"}};
     Rng rng = rng_seed(5);
     if (c->blocks->api->kept_bytes == NULL || c->blocks->shapes.padded) { return; }
-    for (int32_t way = c->num_cuts + STRIDES; way >= 0; way--) {
-        CheckChain chain = cut_chain(c, way);
-        check_pieces(c, &chain, orders[way % 6].num, orders[way % 6].jobs, &rng);
+    for (int32_t way = ALONE_AT + c->num_cuts - 1; way >= WHOLE; way--) {
+        CheckChain chain = check_chain(c, way);
+        const int i = (way + 1) % 6;
+        check_pieces(c, &chain, orders[i].num, orders[i].jobs, &rng);
     }
 }
 
@@ -1239,21 +1217,20 @@ static CheckStage make_share(Checker* c, const ShareWay* way, const CheckStage* 
 
 // Losses, and the gradient of the matrix: by rows those of shares add, by vocabulary they follow each other.
 // Fills feeds->din.
-static Results run_shares(Checker* c, const ShareWay* way, CheckStage* feeds, int64_t* num_matrix) {
+static Results run_shares(Checker* c, const ShareWay* way, CheckStage* feeds) {
     const DynapipeModel_v1* api = c->blocks->api;
     const DynapipeBatch* batch = &feeds->of->batch;
     const bool by_rows = way->head == DYNAPIPE_HEAD_BY_ROWS;
     CheckStage shares[MOST_SHARES];
-    Results out = {CHECK_NEW(c, float, batch->num_rows), NULL, batch->num_rows};
+    Results out = {CHECK_NEW(c, float, batch->num_rows), NULL, batch->num_rows, 0};
     void *parts[MOST_SHARES], *factors[MOST_SHARES] = {NULL};
     int64_t at_bytes = 0;
-    *num_matrix = 0;
     api->zero_gradients(feeds->range->model);
     stage_call(c, feeds, CALL_FORWARD, CHECK_KEEP, false);
     for (int32_t i = 0, row = 0; i < way->num; i++) {
         CheckStage* s = &shares[i];
         *s = make_share(c, way, feeds, i, row, at_bytes);
-        *num_matrix += s->range->params.num_params;
+        out.num_gradients = s->range->params.num_params + (by_rows ? 0 : out.num_gradients);
         parts[i] = s->din->data;
         if (s->of->batch.num_rows > 0) {
             stage_call(c, s, CALL_FORWARD, CHECK_KEEP, false);
@@ -1277,73 +1254,68 @@ static Results run_shares(Checker* c, const ShareWay* way, CheckStage* feeds, in
         memcpy(out.losses, losses->data, (size_t)losses->num_bytes);
     }
     stage_call(c, feeds, CALL_BACKWARD_INPUTS, CHECK_KEEP, false);
-    out.gradients = CHECK_NEW(c, float, *num_matrix);
-    if (by_rows) { *num_matrix /= way->num; }
-    for (int32_t i = 0, at = 0; i < way->num; i++) {
-        const DynapipeParams_v1* params = &shares[i].range->params;
-        if (shares[i].of->batch.num_rows > 0 && api->backward_weights != NULL) {
-            stage_call(c, &shares[i], CALL_BACKWARD_WEIGHTS, CHECK_KEEP, false);
+    out.gradients = CHECK_NEW(c, float, out.num_gradients);
+    float* to = out.gradients;
+    for (CheckStage* s = shares; s < shares + way->num; s++) {
+        const DynapipeParams_v1* params = &s->range->params;
+        if (s->of->batch.num_rows > 0 && api->backward_weights != NULL) {
+            stage_call(c, s, CALL_BACKWARD_WEIGHTS, CHECK_KEEP, false);
         }
         float* one = CHECK_NEW(c, float, params->num_params);
         check_read(c, one, params->grads, params->grad_type, params->num_params);
-        for (int64_t k = 0; k < params->num_params; k++) { out.gradients[at + k] += one[k]; }
-        at += by_rows ? 0 : (int32_t)params->num_params;
+        for (int64_t k = 0; k < params->num_params; k++) { to[k] += one[k]; }
+        to += by_rows ? 0 : params->num_params;
     }
     return out;
 }
 
-static void check_sharings(Checker* c, CheckBatch* batch, int32_t cut, bool by_vocabulary) {
+static void check_sharings(Checker* c, CheckBatch* batch, int32_t at, bool by_vocabulary) {
     static const char* const remedy = "DynapipeModel_v1: shares of the head, and combine()";
     static const ShareWay ways[] = {{"by rows, in one share", DYNAPIPE_HEAD_BY_ROWS, 1},
                                     {"by rows", DYNAPIPE_HEAD_BY_ROWS, 2},
                                     {"by vocabulary", DYNAPIPE_HEAD_BY_VOCABULARY, 2},
                                     {"by vocabulary, in one share", DYNAPIPE_HEAD_BY_VOCABULARY, 1}};
-    const DynapipeRange blocks = {.begin = cut, .end = c->num_blocks - 1, .head = DYNAPIPE_HEAD_FEEDS};
-    CheckChain chain = check_chain(c, &cut, 1);
+    CheckChain chain = check_chain(c, ALONE_AT + at);
     CheckPass pass = check_pass(c, &chain, batch);
+    const DynapipeRange blocks = {
+        .begin = c->cuts[at], .end = c->num_blocks - 1, .head = DYNAPIPE_HEAD_FEEDS};
     Results expected = run_jobs(c, &pass, 1, ALONE);
     const CheckStage* before = pass.stages;
     const int32_t type = chain.ranges[1]->params.param_type;
     const int64_t num_din = before->dout->num_bytes / value_bytes(type);
-    int64_t first_matrix = 0;
+    float *din = CHECK_NEW(c, float, num_din), *found_din = CHECK_NEW(c, float, num_din);
     for (int i = 0; i < (by_vocabulary ? 4 : 2); i++) {
-        int64_t num_matrix;
         CheckStage feeds = check_stage(c, check_range(c, blocks, true), batch);
         check_copy(c, feeds.in->data, before->out->data, feeds.in->num_bytes);
-        Results found = run_shares(c, &ways[i], &feeds, &num_matrix);
-        float *din = CHECK_NEW(c, float, num_din), *found_din = CHECK_NEW(c, float, num_din);
+        Results found = run_shares(c, &ways[i], &feeds);
+        if (i == 0) { expected.gradients = found.gradients, expected.num_gradients = found.num_gradients; }
         check_read(c, din, before->dout->data, type, num_din);
         check_read(c, found_din, feeds.din->data, type, num_din);
         for (int64_t k = 0; k < num_din; k++) {  // padding, which neither wrote
             if (isnan(din[k]) && isnan(found_din[k])) { din[k] = found_din[k] = 0; }
         }
-        about(c, "the head shared %s before block %d, %s", ways[i].words, (int)cut, batch->what);
+        about(c, "the head shared %s before block %d, %s", ways[i].words, (int)c->cuts[at], batch->what);
         check_same(c, "losses", expected.losses, found.losses, expected.num_losses, c->tolerance, remedy);
         check_same(c, "gradient before the blocks", din, found_din, num_din, c->tolerance, remedy);
-        if (i == 0) {
-            expected.gradients = found.gradients;
-            first_matrix = num_matrix;
-        }
-        check_counts(c, "parameters, and in one share by rows", num_matrix, first_matrix,
-                     num_matrix == first_matrix,
+        check_counts(c, "parameters, and in one share by rows", found.num_gradients, expected.num_gradients,
+                     found.num_gradients == expected.num_gradients,
                      "a share has rows of the head's matrix and nothing else; padded_vocab is all of them");
-        check_same(c, "gradient of the matrix", expected.gradients, found.gradients, num_matrix, c->tolerance,
-                   remedy);
+        check_same(c, "gradient of the matrix", expected.gradients, found.gradients, found.num_gradients,
+                   c->tolerance, remedy);
     }
 }
 
 static void law_heads(Checker* c) {
-    bool by_vocabulary = executor_can_share(c->blocks->api, HEAD_BY_VOCABULARY);
-    bool can = (by_vocabulary || c->blocks->shapes.head_by_rows) && !c->blocks->shapes.head_has_layer;
-    const int32_t num_cuts = c->num_cuts - 1;  // without the head alone
-    for (int32_t i = 0; (i < CHECK_STANDARD || i < num_cuts) && can && num_cuts > 0; i++) {
-        check_sharings(c, standard_batch(c, i % CHECK_STANDARD, 0), c->cuts[num_cuts - 1 - i % num_cuts],
-                       by_vocabulary);
-    }
+    const bool by_vocabulary = executor_can_share(c->blocks->api, HEAD_BY_VOCABULARY);
+    const int32_t num_cuts = c->num_cuts - 1;                                // without the head alone
     MadeWindow unsupervised = {14, {3, c->has_decoder ? 3 : 0}, 0, {0, 0}};  // as a piece may be
-    if (can && num_cuts > 0 && c->blocks->api->kept_bytes != NULL) {
-        check_sharings(c, check_batch(c, &unsupervised, 1, 0), c->cuts[num_cuts - 1], by_vocabulary);
+    if (c->blocks->shapes.head_has_layer || num_cuts < 1) { return; }
+    if (!by_vocabulary && !c->blocks->shapes.head_by_rows) { return; }
+    for (int32_t i = 0; i < CHECK_STANDARD || i < num_cuts; i++) {
+        check_sharings(c, standard_batch(c, i % CHECK_STANDARD), num_cuts - 1 - i % num_cuts, by_vocabulary);
     }
+    if (c->blocks->api->kept_bytes == NULL) { return; }
+    check_sharings(c, check_batch(c, &unsupervised, 1, 0), num_cuts - 1, by_vocabulary);
 }
 
 // --- law of gradients ------------------------------------------------------------------------------------
@@ -1483,13 +1455,13 @@ static void move_params(Slopes* s) {
 }
 
 static void law_slopes(Checker* c) {
-    CheckChain whole = check_chain(c, NULL, 0);
+    CheckChain whole = check_chain(c, WHOLE);
     Slopes s = {.c = c, .range = whole.ranges[0], .rng = rng_seed(7)};
     if (s.range->params.param_type != DYNAPIPE_FLOAT32) { return; }  // 8 or 11 bits see too little
     int num_wrong[MOST_PIECES] = {0};
     bool agrees[MOST_PIECES] = {false};
     Slope wrong = {0};
-    s.pass = check_pass(c, &whole, standard_batch(c, 1, 0));
+    s.pass = check_pass(c, &whole, standard_batch(c, 1));
     s.moved = CHECK_NEW(c, float, whole.num_values);
     s.params = CHECK_NEW(c, float, whole.num_values);
     s.start = values_of(c, &whole, false);
@@ -1593,21 +1565,20 @@ static Status run_law(Checker* c, const Law* law) {
 
 // A line for each law; the message of the first failure.
 static Status run_laws(Checker* c, FILE* out) {
-    char first_words[1024] = "";
+    char first_words[1024];
     Status first = STATUS_OK;
     for (int i = 0; i < NUM_LAWS; i++) {
-        Status status = run_law(c, &laws[i]);
+        const Status status = run_law(c, &laws[i]);
+        const bool is_ok = status == STATUS_OK;
         if (out != NULL) {
-            fprintf(out, status == STATUS_OK ? "ok   %s%s%s\n" : "FAIL %s%s%s\n", laws[i].what,
-                    status == STATUS_OK ? "" : ": ", status == STATUS_OK ? "" : status_message());
+            fprintf(out, "%s %s%s%s\n", is_ok ? "ok  " : "FAIL", laws[i].what, is_ok ? "" : ": ",
+                    is_ok ? "" : status_message());
             fflush(out);
         }
-        if (status != STATUS_OK && first == STATUS_OK) {
-            first = status;
-            snprintf(first_words, sizeof first_words, "%s", status_message());
-        }
-        bool is_the_models = status == STATUS_OK || status == STATUS_MISMATCH;
-        if (!is_the_models || c->is_overwritten || (i == 0 && status != STATUS_OK)) { break; }
+        if (is_ok) { continue; }
+        if (first == STATUS_OK) { snprintf(first_words, sizeof first_words, "%s", status_message()); }
+        if (first == STATUS_OK) { first = status; }
+        if (i == 0 || c->is_overwritten || status != STATUS_MISMATCH) { break; }
     }
     return first == STATUS_OK ? first : FAIL(first, "%s", first_words);
 }

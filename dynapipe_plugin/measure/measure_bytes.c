@@ -51,7 +51,7 @@ static Status make_range(MeasureModel* out, const DynapipeBlocks_v1* blocks, Dyn
         *out = (MeasureModel){0};
         return measure_failed(blocks, "make", error);
     }
-    Status status = CHECK_RESERVED(DynapipeParams_v1, reserved, &out->params);
+    Status status = interface_check_params(&out->params, false);
     if (status != STATUS_OK) { measure_drop(blocks, out); }
     return status;
 }

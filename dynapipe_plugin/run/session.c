@@ -210,6 +210,30 @@ Status interface_check_model(const DynapipeModel_v1* api) {
     return CHECK_RESERVED(DynapipeModel_v1, reserved, api);
 }
 
+Status interface_check_params(const DynapipeParams_v1* params, bool has_values) {
+    const int64_t num_params = params != NULL ? params->num_params : 0;
+    if (params == NULL || num_params < 0 ||
+        (has_values && num_params > 0 && (params->params == NULL || params->grads == NULL))) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "%lld parameters, but no array of them or of their gradients ---> "
+                    "DynapipeParams_v1.params and .grads",
+                    (long long)num_params);
+    }
+    const int32_t types[] = {params->param_type, params->grad_type};
+    for (int i = 0; i < 2; i++) {
+        if (types[i] >= DYNAPIPE_FLOAT32 && types[i] <= DYNAPIPE_FLOAT16) { continue; }
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "parameters of type %d, gradients of type %d ---> DYNAPIPE_FLOAT32 (%d), "
+                    "DYNAPIPE_BFLOAT16 (%d) or DYNAPIPE_FLOAT16 (%d)",
+                    types[0], types[1], DYNAPIPE_FLOAT32, DYNAPIPE_BFLOAT16, DYNAPIPE_FLOAT16);
+    }
+    if (params->num_tied < 0 || (params->num_tied > 0 && params->tied == NULL)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%d tied groups, but no list of them ---> DynapipeParams_v1.tied",
+                    params->num_tied);
+    }
+    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
+}
+
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
     if (blocks->make == NULL || blocks->drop == NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "DynapipeBlocks_v1: %s is NULL ---> only update and why may be",

@@ -458,6 +458,8 @@ Status interface_check_reserved(const char* name, const void* members, size_t nu
     interface_check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 Status interface_check_model(const DynapipeModel_v1* api);
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks);  // its api and shapes, too
+// has_values: parameters and gradients must be there. What is tied is checked where all ranks hear of it.
+Status interface_check_params(const DynapipeParams_v1* params, bool has_values);
 
 // --- session.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c ---
 // At open: this rank's card, and whether the cards suffice for --transport. STATUS_NO_DEVICE on all ranks

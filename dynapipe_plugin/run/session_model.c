@@ -660,32 +660,6 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
 
 // --- attaching -------------------------------------------------------------------------------------------
 
-static bool is_type(int32_t type) {
-    return type >= DYNAPIPE_FLOAT32 && type <= DYNAPIPE_FLOAT16;
-}
-
-static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
-    if (params == NULL || params->num_params < 0 ||
-        (params->num_params > 0 && (params->params == NULL || params->grads == NULL))) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "range %d: %lld parameters, but no array of them or of their gradients ---> "
-                    "DynapipeParams_v1.params and .grads",
-                    idx, params != NULL ? (long long)params->num_params : 0);
-    }
-    if (!is_type(params->param_type) || !is_type(params->grad_type)) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "range %d: parameters of type %d, gradients of type %d ---> DYNAPIPE_FLOAT32 (%d), "
-                    "DYNAPIPE_BFLOAT16 (%d) or DYNAPIPE_FLOAT16 (%d)",
-                    idx, params->param_type, params->grad_type, DYNAPIPE_FLOAT32, DYNAPIPE_BFLOAT16,
-                    DYNAPIPE_FLOAT16);
-    }
-    if (params->num_tied < 0 || (params->num_tied > 0 && params->tied == NULL)) {
-        return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
-                    params->num_tied);
-    }
-    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
-}
-
 static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,
                            const DynapipeParams_v1* params) {
     int32_t num_ranges = session_num_ranges(dp);
@@ -708,7 +682,7 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_
                     "whole, or give it these",
                     api->name);
     }
-    if (idx == 0) { return check_params(idx, params); }
+    if (idx == 0) { return interface_check_params(params, true); }
     if (params == NULL) { return STATUS_OK; }
     return FAIL(
         STATUS_OUT_OF_RANGE,

@@ -86,7 +86,8 @@ build_target() {
 run_target() {
     local name=$1 log=$out/log/$1.log own=$seeds/$1 words='' more began=$SECONDS rc runs cover
     [ -d "$own" ] || own=
-    awk -v name="$name" '/^# / {on = $2 == name} on' test/fuzz/words.dict >"$out/$name.dict"
+    awk -v name="$name" '/^# / {on = $2 == name; next}
+        on {for (; match($0, /"([^"\\]|\\.)*"/); $0 = substr($0, RSTART + RLENGTH)) print substr($0, RSTART, RLENGTH)}' test/fuzz/words.dict >"$out/$name.dict"
     [ -s "$out/$name.dict" ] && words=-dict=$out/$name.dict
     more=$(sed -n "/^#ifdef FUZZ_$name\$/,/^#endif/s/^.*libFuzzer: *//p" test/fuzz/fuzz_*.c)
     mkdir -p "$found/$name"

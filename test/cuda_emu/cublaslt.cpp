@@ -211,9 +211,6 @@ using namespace emu;
 
 extern "C" {
 
-size_t cublasLtGetVersion(void) {
-    return 130100;
-}
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     *handle = (cublasLtHandle_t) new char;
     return settings().num_devices > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
@@ -405,7 +402,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                       "allow CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE alone");
     }
     for (int i = 0; i < std::min(num_wanted, 3); i++) {
-        MatmulAlgo algo = {call.m(), call.n(), call.k(), 0, signature(call), {}, i};
+        MatmulAlgo algo = {call.m(), call.n(), call.k(), 0, signature(call), {}};
         if (i == 0) { algo.workspace_bytes = std::min<uint64_t>(preference->max_workspace_bytes, 64 << 10); }
         for (int k = 0; k < 4; k++) {
             algo.alignment[k] = (uint8_t)std::clamp(preference->min_alignment[k], 1u, 16u);
@@ -418,52 +415,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         *num_found = i + 1;
     }
     return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
-                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
-                                                    void* value, size_t num_bytes, size_t* written) {
-    const uint32_t about = attribute == CUBLASLT_ALGO_CONFIG_ID ? 1 + (uint32_t)((const MatmulAlgo*)algo)->idx
-                           : attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? 1u
-                                                                          : 0u;
-    *written =
-        attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID
-            ? 2
-            : 4;
-    if (num_bytes != *written) {
-        return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d has not %zu bytes", (int)attribute,
-                      num_bytes);
-    }
-    memcpy(value, &about, num_bytes);
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* opaque,
-                                       cublasLtMatmulHeuristicResult_t* result) {
-    Matmul call = {*desc_of(desc),
-                   *layout_of(a),
-                   *layout_of(b),
-                   *layout_of(c),
-                   *layout_of(d),
-                   nullptr,
-                   nullptr,
-                   nullptr,
-                   nullptr,
-                   1,
-                   0,
-                   nullptr,
-                   0};
-    const MatmulAlgo& algo = *(const MatmulAlgo*)opaque;
-    call.workspace = &call;  // as much as it may want
-    call.workspace_bytes = algo.workspace_bytes;
-    cublasStatus_t status = check_problem(call);
-    if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(call, algo); }
-    memset(result, 0, sizeof *result);
-    result->algo = *opaque;
-    result->state = status;
-    result->workspaceSize = algo.workspace_bytes;
-    result->wavesCount = 1.0f;
-    return status;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,

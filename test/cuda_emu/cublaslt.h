@@ -37,7 +37,6 @@ struct MatmulAlgo {    // cublasLtMatmulAlgo_t
     uint64_t workspace_bytes;
     uint32_t signature;  // types, transposes, epilogue
     uint8_t alignment[4];
-    int32_t idx;
 };
 static_assert(sizeof(MatmulDesc) <= sizeof(cublasLtMatmulDescOpaque_t));
 static_assert(sizeof(MatrixLayout) <= sizeof(cublasLtMatrixLayoutOpaque_t));

@@ -33,38 +33,18 @@ extern "C" {
 cudaError_t cudaGetLastError(void) {
     return std::exchange(last_error, cudaSuccess);
 }
-cudaError_t cudaPeekAtLastError(void) {
-    return last_error;
-}
-#define EMU_ERRORS(X)                                                                                      \
-    X(cudaSuccess, "no error")                                                                             \
-    X(cudaErrorInvalidValue, "invalid argument")                                                           \
-    X(cudaErrorMemoryAllocation, "out of memory")                                                          \
-    X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                     \
-    X(cudaErrorInvalidPitchValue, "invalid pitch argument")                                                \
-    X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                             \
-    X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")         \
-    X(cudaErrorInvalidDevice, "invalid device ordinal")                                                    \
-    X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                           \
-    X(cudaErrorNotReady, "device not ready")                                                               \
-    X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                 \
-    X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped") \
-    X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")
 const char* cudaGetErrorString(cudaError_t code) {
     switch (code) {
-#define X(name, text) \
-    case name: return text;
-        EMU_ERRORS(X)
-#undef X
-        default: return "unrecognized error code";
-    }
-}
-const char* cudaGetErrorName(cudaError_t code) {
-    switch (code) {
-#define X(name, text) \
-    case name: return #name;
-        EMU_ERRORS(X)
-#undef X
+        case cudaSuccess: return "no error";
+        case cudaErrorInvalidValue: return "invalid argument";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+        case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+        case cudaErrorInsufficientDriver:
+            return "CUDA driver version is insufficient for CUDA runtime version";
+        case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+        case cudaErrorNotReady: return "device not ready";
         default: return "unrecognized error code";
     }
 }
@@ -93,8 +73,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int idx) {
     }
     memset(about, 0, sizeof *about);
     snprintf(about->name, sizeof about->name, "CUDA emulated on a CPU");
-    about->major = settings().capability / 10;
-    about->minor = settings().capability % 10;
+    about->major = 9;
+    about->minor = 0;
     about->multiProcessorCount = settings().num_sms;
     about->warpSize = 32;
     about->maxThreadsPerBlock = BLOCK_THREADS;
@@ -147,38 +127,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int idx
     }
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* text, int num_bytes, int idx) {
-    snprintf(text, (size_t)num_bytes, "0000:%02X:00.0", idx + 1);
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceReset(void) {
-    return cudaSuccess;
-}
-cudaError_t cudaSetDeviceFlags(unsigned) {
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) {
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int idx, int peer) {
-    *can = idx != peer;
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-    return cudaSuccess;
-}
 cudaError_t cudaDriverGetVersion(int* version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-cudaError_t cudaProfilerStart(void) {
-    return cudaSuccess;
-}
-cudaError_t cudaProfilerStop(void) {
     return cudaSuccess;
 }
 

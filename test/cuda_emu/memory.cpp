@@ -30,7 +30,8 @@ const Allocation* find_allocation(const void* pointer) {
 static constexpr size_t SHADOW_FACTOR = 8;
 void* shadow_of(const Allocation* a) {
     if (a->shadow == nullptr) {
-        a->shadow = mmap(nullptr, a->num_bytes * SHADOW_FACTOR + SHADOW_FACTOR, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        a->shadow = mmap(nullptr, a->num_bytes * SHADOW_FACTOR + SHADOW_FACTOR, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (a->shadow == MAP_FAILED) { fail("no memory to watch %zu bytes", a->num_bytes); }
     }
     return a->shadow;
@@ -116,7 +117,7 @@ static bool allocate(void** pointer, size_t num_bytes, int device) {
     }
     if (*pointer == nullptr) { return false; }
     if (!mapped) { memset(*pointer, 0xff, num_bytes); }
-    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, false, mapped, false, nullptr};
+    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, mapped, false, nullptr};
     used_bytes[device] += num_bytes;
     return true;
 }
@@ -128,7 +129,6 @@ static bool release(void* pointer) {
     used_bytes[gone.device] -= gone.num_bytes;
     allocations.erase(found);
     if (gone.shadow != nullptr) { munmap(gone.shadow, gone.num_bytes * SHADOW_FACTOR + SHADOW_FACTOR); }
-    if (gone.registered) { return true; }
     if (gone.mapped) {
         munmap(gone.begin, gone.num_bytes);
     } else {
@@ -159,52 +159,6 @@ static const char* kind_error(cudaMemcpyKind kind, const void* target, const voi
     }
 }
 
-struct Copy {
-    char* target;
-    const char* source;
-    size_t target_pitch, source_pitch, width, height;  // bytes; rows
-};
-
-static size_t extent(size_t pitch, size_t width, size_t height) {
-    return height == 0 || width == 0 ? 0 : (height - 1) * pitch + width;
-}
-
-static void copy_rows(const Copy& copy) {
-    for (size_t i = 0; i < copy.height; i++) {
-        memmove(copy.target + i * copy.target_pitch, copy.source + i * copy.source_pitch, copy.width);
-    }
-}
-
-static cudaError_t issue_copy(Copy copy, cudaMemcpyKind kind, cudaStream_t stream, const char* what) {
-    const size_t source_bytes = extent(copy.source_pitch, copy.width, copy.height);
-    const size_t target_bytes = extent(copy.target_pitch, copy.width, copy.height);
-    if (source_bytes == 0) { return cudaSuccess; }
-    if (const char* wrong = range_error(copy.target, target_bytes)) {
-        return error(cudaErrorInvalidValue, "%s of %zu bytes: the target %s", what, target_bytes, wrong);
-    }
-    if (const char* wrong = range_error(copy.source, source_bytes)) {
-        return error(cudaErrorInvalidValue, "%s of %zu bytes: the source %s", what, source_bytes, wrong);
-    }
-    if (const char* wrong = kind_error(kind, copy.target, copy.source)) {
-        return error(cudaErrorInvalidValue, "%s of %zu bytes: %s", what, source_bytes, wrong);
-    }
-    if (find_allocation(copy.source) == nullptr) {
-        auto snapshot = std::make_shared<std::vector<char>>(copy.source, copy.source + source_bytes);
-        copy.source = snapshot->data();
-        enqueue(stream, "copy (snapshot)", [copy, snapshot] {
-            copy_rows(copy);
-            return true;
-        });
-    } else {
-        enqueue(stream, "copy", [copy] {
-            copy_rows(copy);
-            return true;
-        });
-    }
-    if (find_allocation(copy.target) == nullptr) { synchronize_stream(stream, "a copy to pageable memory"); }
-    return cudaSuccess;
-}
-
 }  // namespace emu
 
 using namespace emu;
@@ -230,13 +184,6 @@ cudaError_t cudaFree(void* pointer) {
     synchronize_device(is_managed(pointer) ? current_device() : find_allocation(pointer)->device, "cudaFree");
     return release(pointer) ? cudaSuccess
                             : error(cudaErrorInvalidValue, "cudaFree: not the beginning of an allocation");
-}
-cudaError_t cudaMallocAsync(void** pointer, size_t num_bytes, cudaStream_t) {
-    return cudaMalloc(pointer, num_bytes);
-}
-cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
-    enqueue(stream, "cudaFreeAsync", [=] { return release(pointer) || true; });
-    return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
     *total_bytes = settings().device_bytes;
@@ -274,42 +221,18 @@ cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t num_bytes, MEMORY_P
     return check_advice(pointer, num_bytes, "cudaMemPrefetchAsync");
 }
 
-cudaError_t cudaHostAlloc(void** pointer, size_t num_bytes, unsigned) {
+cudaError_t cudaMallocHost(void** pointer, size_t num_bytes) {
     *pointer = nullptr;
     if (num_bytes == 0) { return cudaSuccess; }
     return allocate(pointer, num_bytes, -1)
                ? cudaSuccess
-               : error(cudaErrorMemoryAllocation, "cudaHostAlloc of %zu bytes", num_bytes);
-}
-cudaError_t cudaMallocHost(void** pointer, size_t num_bytes) {
-    return cudaHostAlloc(pointer, num_bytes, cudaHostAllocDefault);
+               : error(cudaErrorMemoryAllocation, "cudaMallocHost of %zu bytes", num_bytes);
 }
 cudaError_t cudaFreeHost(void* pointer) {
     if (pointer == nullptr) { return cudaSuccess; }
     if (!is_pinned(pointer)) { return error(cudaErrorInvalidValue, "cudaFreeHost: not from cudaMallocHost"); }
     synchronize_device(current_device(), "cudaFreeHost");
     return release(pointer) ? cudaSuccess : error(cudaErrorInvalidValue, "cudaFreeHost: not the beginning");
-}
-cudaError_t cudaHostRegister(void* pointer, size_t num_bytes, unsigned) {
-    if (find_allocation(pointer) != nullptr) {
-        return error(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: again");
-    }
-    allocations[(char*)pointer] = {(char*)pointer, num_bytes, -1, true, false, false};
-    used_bytes[-1] += num_bytes;
-    return cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void* pointer) {
-    auto found = allocations.find((char*)pointer);
-    if (found == allocations.end() || !found->second.registered) {
-        return error(cudaErrorHostMemoryNotRegistered, "cudaHostUnregister: not registered");
-    }
-    release(pointer);
-    return cudaSuccess;
-}
-cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* host_pointer, unsigned) {
-    *device_pointer = host_pointer;
-    return is_pinned(host_pointer) ? cudaSuccess
-                                   : error(cudaErrorInvalidValue, "cudaHostGetDevicePointer: not pinned");
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* about, const void* pointer) {
     const Allocation* found = find_allocation(pointer);
@@ -328,8 +251,26 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* about, const void* p
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t num_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-    return issue_copy({(char*)target, (const char*)source, num_bytes, num_bytes, num_bytes, 1}, kind, stream,
-                      "copy");
+    if (num_bytes == 0) { return cudaSuccess; }
+    if (const char* wrong = range_error(target, num_bytes)) {
+        return error(cudaErrorInvalidValue, "copy of %zu bytes: the target %s", num_bytes, wrong);
+    }
+    if (const char* wrong = range_error(source, num_bytes)) {
+        return error(cudaErrorInvalidValue, "copy of %zu bytes: the source %s", num_bytes, wrong);
+    }
+    if (const char* wrong = kind_error(kind, target, source)) {
+        return error(cudaErrorInvalidValue, "copy of %zu bytes: %s", num_bytes, wrong);
+    }
+    std::shared_ptr<std::vector<char>> snapshot;
+    if (find_allocation(source) == nullptr) {
+        snapshot = std::make_shared<std::vector<char>>((const char*)source, (const char*)source + num_bytes);
+    }
+    enqueue(stream, "copy", [=] {
+        memmove(target, snapshot != nullptr ? snapshot->data() : source, num_bytes);
+        return true;
+    });
+    if (find_allocation(target) == nullptr) { synchronize_stream(stream, "a copy to pageable memory"); }
+    return cudaSuccess;
 }
 // Waits, but for copies within the device.
 cudaError_t cudaMemcpy(void* target, const void* source, size_t num_bytes, cudaMemcpyKind kind) {
@@ -339,29 +280,8 @@ cudaError_t cudaMemcpy(void* target, const void* source, size_t num_bytes, cudaM
     }
     return code;
 }
-cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
-    if (width > target_pitch || width > source_pitch) {
-        return error(cudaErrorInvalidPitchValue, "cudaMemcpy2D: wider than its pitch");
-    }
-    return issue_copy({(char*)target, (const char*)source, target_pitch, source_pitch, width, height}, kind,
-                      stream, "2D copy");
-}
-cudaError_t cudaMemcpy2D(void* target, size_t target_pitch, const void* source, size_t source_pitch,
-                         size_t width, size_t height, cudaMemcpyKind kind) {
-    const cudaError_t code =
-        cudaMemcpy2DAsync(target, target_pitch, source, source_pitch, width, height, kind, nullptr);
-    synchronize_stream(nullptr, "cudaMemcpy2D");
-    return code;
-}
-cudaError_t cudaMemcpyPeerAsync(void* target, int, const void* source, int, size_t num_bytes,
-                                cudaStream_t stream) {
-    return cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDeviceToDevice, stream);
-}
 
-cudaError_t cudaMemset2DAsync(void* target, size_t pitch, int value, size_t width, size_t height,
-                              cudaStream_t stream) {
-    const size_t num_bytes = extent(pitch, width, height);
+cudaError_t cudaMemsetAsync(void* target, int value, size_t num_bytes, cudaStream_t stream) {
     if (const char* wrong = range_error(target, num_bytes)) {
         return error(cudaErrorInvalidValue, "memset of %zu bytes: the memory %s", num_bytes, wrong);
     }
@@ -369,19 +289,13 @@ cudaError_t cudaMemset2DAsync(void* target, size_t pitch, int value, size_t widt
         return error(cudaErrorInvalidValue, "memset of pageable memory");
     }
     enqueue(stream, "memset", [=] {
-        for (size_t i = 0; i < height; i++) { fill_bytes((char*)target + i * pitch, value, width); }
+        fill_bytes(target, value, num_bytes);
         return true;
     });
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* target, int value, size_t num_bytes, cudaStream_t stream) {
-    return cudaMemset2DAsync(target, num_bytes, value, num_bytes, 1, stream);
-}
 cudaError_t cudaMemset(void* target, int value, size_t num_bytes) {
     return cudaMemsetAsync(target, value, num_bytes, nullptr);
-}
-cudaError_t cudaMemset2D(void* target, size_t pitch, int value, size_t width, size_t height) {
-    return cudaMemset2DAsync(target, pitch, value, width, height, nullptr);
 }
 
 }  // extern "C"

@@ -47,11 +47,6 @@ int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm)
     const int code = PMPI_Ibcast(data, count, type, root, comm, &request);
     return code != MPI_SUCCESS ? code : wait(&request, MPI_STATUS_IGNORE, "MPI_Bcast");
 }
-int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-    MPI_Request request;
-    const int code = PMPI_Iallreduce(send, recv, count, type, op, comm, &request);
-    return code != MPI_SUCCESS ? code : wait(&request, MPI_STATUS_IGNORE, "MPI_Allreduce");
-}
 int MPI_Allgather(const void* send, int num_sent, MPI_Datatype send_type, void* recv, int num_received,
                   MPI_Datatype recv_type, MPI_Comm comm) {
     MPI_Request request;
@@ -70,9 +65,6 @@ int MPI_Recv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Co
     if (!streams_wait()) { return PMPI_Recv(data, count, type, peer, tag, comm, status); }
     const int code = PMPI_Irecv(data, count, type, peer, tag, comm, &request);
     return code != MPI_SUCCESS ? code : wait(&request, status, "MPI_Recv");
-}
-int MPI_Wait(MPI_Request* request, MPI_Status* status) {
-    return wait(request, status, "MPI_Wait");
 }
 
 // Communicators are made, and MPI is left, together: nobody blocks in there before all have come.

@@ -181,8 +181,10 @@ static ncclResult_t add(const NcclOp& op) {
     if (op.peer < 0 || op.peer >= comm->num_ranks) {
         return refuse(ncclInvalidArgument, "rank %d of %d", op.peer, comm->num_ranks);
     }
-    if (nccl_type_bytes(op.type) == 0 || op.num_bytes() * (size_t)comm->num_ranks > 0x7fffffff) {
-        return refuse(ncclInvalidArgument, "%zu values of type %d: not emulated", op.count, (int)op.type);
+    if ((op.reduction != ncclSum && op.reduction != ncclAvg) || nccl_type_bytes(op.type) == 0 ||
+        op.num_bytes() * (size_t)comm->num_ranks > 0x7fffffff) {
+        return refuse(ncclInvalidArgument, "%zu values of type %d, reduction %d: not emulated", op.count,
+                      (int)op.type, (int)op.reduction);
     }
     if (op.stream != nullptr && op.stream != cudaStreamLegacy && op.stream->device != comm->device) {
         return refuse(ncclInvalidArgument, "a stream of device %d, a communicator of device %d",
@@ -274,13 +276,9 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
     if (config == nullptr) { made->blocking = parent->blocking; }
     return start(made, comm);
 }
-ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-    run_until([=] { return comm->aborted || comm->done == comm->issued; }, "ncclCommFinalize");
-    return ncclSuccess;
-}
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (comm == nullptr) { return ncclSuccess; }
-    ncclCommFinalize(comm);
+    run_until([=] { return comm->aborted || comm->done == comm->issued; }, "ncclCommDestroy");
     if (!comm->aborted) { free_comm(comm); }
     return ncclSuccess;
 }
@@ -301,23 +299,6 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int* num_ranks) {
 }
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
     *rank = comm->rank;
-    return ncclSuccess;
-}
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-    *device = comm->device;
-    return ncclSuccess;
-}
-ncclResult_t ncclMemAlloc(void** pointer, size_t num_bytes) {
-    return cudaMalloc(pointer, num_bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-ncclResult_t ncclMemFree(void* pointer) {
-    return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, size_t, void** handle) {
-    *handle = memory;
-    return ncclSuccess;
-}
-ncclResult_t ncclCommDeregister(const ncclComm_t, void*) {
     return ncclSuccess;
 }
 

@@ -24,7 +24,6 @@ struct Settings {
     double hang_s;    // EMU_HANG_S=60: report and end when nothing has moved for so long
     int num_devices;  // EMU_DEVICES=8; 0: none
     int no_device;    // EMU_NO_DEVICE=code: cudaGetDeviceCount fails with it (35: no driver)
-    int capability;   // EMU_CAPABILITY=90
     int num_sms;      // EMU_SMS=4: few blocks where a program fills the device
     size_t device_bytes;   // EMU_DEVICE_BYTES=8 GiB, each
     size_t granule_bytes;  // EMU_GRANULE_BYTES=1: of an allocation's end; 512, a GPU's, hides what is just
@@ -33,8 +32,6 @@ struct Settings {
     bool nccl_serial;      // EMU_NCCL_SERIAL=1: NCCL operations of all communicators one after the other
     bool nccl_check;  // EMU_NCCL_CHECK=0: lengths that do not match behave as on a GPU (silence, or a hang)
     size_t nccl_connect_bytes;  // EMU_NCCL_CONNECT_BYTES=4 MiB: device memory that a connection takes
-    bool trace;                 // EMU_TRACE=1: a line for every task that ends
-    bool profile;               // EMU_PROFILE=1: time per kernel, at the end
     int rank;                   // of mpirun; -1 without
 };
 const Settings& settings();
@@ -76,10 +73,9 @@ int current_device();
 struct Allocation {
     char* begin;
     size_t num_bytes;
-    int device;       // -1: of the host (pinned, or managed)
-    bool registered;  // cudaHostRegister
-    bool mapped;      // made by mmap
-    bool managed;     // cudaMallocManaged: a copy may call it either side's
+    int device;    // -1: of the host (pinned, or managed)
+    bool mapped;   // made by mmap
+    bool managed;  // cudaMallocManaged: a copy may call it either side's
     mutable void* shadow = nullptr;
 };
 const Allocation* find_allocation(const void* pointer);  // nullptr: pageable, or nobody's
@@ -99,14 +95,7 @@ struct CUstream_st {
     std::deque<emu::Task> tasks;
     bool blocking;  // waits for the default stream and the other way round
     int device, id;
-    bool destroyed;                 // goes when it is empty
-    cudaGraph_t capture = nullptr;  // tasks go there and never run
-};
-struct CUgraphNode_st {
-    std::string name;
-};
-struct CUgraph_st {
-    std::deque<CUgraphNode_st> nodes;
+    bool destroyed;  // goes when it is empty
 };
 struct CUevent_st {
     struct State {

@@ -10,7 +10,6 @@ gives wrong numbers.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,7 +31,6 @@ const Settings& settings() {
         .hang_s = number("EMU_HANG_S", 60),
         .num_devices = number("EMU_NO_DEVICE", 0) != 0 ? 0 : (int)number("EMU_DEVICES", 8),
         .no_device = (int)number("EMU_NO_DEVICE", cudaErrorNoDevice),
-        .capability = (int)number("EMU_CAPABILITY", 90),
         .num_sms = (int)number("EMU_SMS", 4),
         .device_bytes = (size_t)number("EMU_DEVICE_BYTES", 8.0 * (1 << 30)),
         .granule_bytes = (size_t)number("EMU_GRANULE_BYTES", 1),
@@ -40,8 +38,6 @@ const Settings& settings() {
         .nccl_serial = number("EMU_NCCL_SERIAL", 0) != 0,
         .nccl_check = number("EMU_NCCL_CHECK", 1) != 0,
         .nccl_connect_bytes = (size_t)number("EMU_NCCL_CONNECT_BYTES", 4 << 20),
-        .trace = number("EMU_TRACE", 0) != 0,
-        .profile = number("EMU_PROFILE", 0) != 0,
         .rank = (int)number("OMPI_COMM_WORLD_RANK", number("PMI_RANK", -1)),
     };
     return all;
@@ -157,35 +153,14 @@ static bool may_run(const CUstream_st* stream) {
 }
 
 // --- running ---------------------------------------------------------------------------------
-static struct Profile {
-    struct Line {
-        long count = 0;
-        double seconds = 0;
-    };
-    std::map<std::string, Line> lines;
-    ~Profile() {
-        for (const auto& [name, line] : lines) {
-            fprintf(stderr, "[emu] %10.3f ms %6ld x %s\n", 1e3 * line.seconds, line.count, name.c_str());
-        }
-    }
-} profile;
-
 static bool step_stream(size_t idx) {
     CUstream_st* stream = streams[idx];
     if (!may_run(stream)) { return false; }
     Task& task = stream->tasks.front();
-    const double begin_s = settings().profile ? now_s() : 0;
     in_task = true;
     const bool done = task.step();
     in_task = false;
-    if (settings().profile) {
-        profile.lines[task.name].count += done;
-        profile.lines[task.name].seconds += now_s() - begin_s;
-    }
     if (!done) { return false; }
-    if (settings().trace) {
-        report("stream %d: #%lu %s", stream->id, (unsigned long)task.issue, task.name.c_str());
-    }
     stream->tasks.pop_front();
     num_queued--;
     if (stream->destroyed && stream->tasks.empty()) {
@@ -260,10 +235,6 @@ void enqueue(cudaStream_t handle, const char* name, std::function<bool()> step,
              std::function<std::string()> why) {
     if (in_task) { fail("%s called by a function of cudaLaunchHostFunc ---> CUDA does not allow it", name); }
     CUstream_st* stream = stream_of(handle);
-    if (stream->capture != nullptr) {
-        stream->capture->nodes.push_back({name});
-        return;
-    }
     const uint64_t issue = ++num_issued;
     stream->tasks.push_back({issue, name, std::move(step), std::move(why)});
     num_queued++;
@@ -330,14 +301,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     synchronize_stream(stream, "cudaStreamSynchronize");
     return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    run_one_step();
-    return stream_of(stream)->tasks.empty() ? cudaSuccess : cudaErrorNotReady;
-}
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-    *flags = stream_of(stream)->blocking ? cudaStreamDefault : cudaStreamNonBlocking;
-    return cudaSuccess;
-}
 cudaError_t cudaDeviceSynchronize(void) {
     synchronize_device(current_device(), "cudaDeviceSynchronize");
     return cudaSuccess;
@@ -374,9 +337,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         return true;
     });
     return cudaSuccess;
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-    return cudaEventRecord(event, stream);
 }
 // Waits for the latest record before this call; none: for nothing.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

@@ -164,7 +164,7 @@ cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arg
         ptx_run(k, blocks, threads, shared_bytes, params.data(), (int)params.size());
         return true;
     });
-    return cudaPeekAtLastError();
+    return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, size_t shared_bytes, cudaStream_t stream) {
     return cudaLaunchKernel((const void*)kernel, grid, block, args, shared_bytes, stream);
@@ -179,16 +179,6 @@ cudaError_t cudaFuncSetAttribute(const void* host, cudaFuncAttribute attribute, 
                           static_shared(f.kernel), emu::block_shared_bytes());
     }
     f.max_dynamic = (size_t)value;
-    return cudaSuccess;
-}
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* about, const void* host) {
-    const Function& f = function_of(host);
-    memset(about, 0, sizeof *about);
-    about->maxThreadsPerBlock = f.kernel->max_threads != 0 ? f.kernel->max_threads : (int)BLOCK_THREADS;
-    about->sharedSizeBytes = static_shared(f.kernel);
-    about->maxDynamicSharedSizeBytes = (int)dynamic_limit(f);
-    about->numRegs = f.num_registers != 0 ? (int)f.num_registers : 32;
-    about->binaryVersion = about->ptxVersion = emu::settings().capability;
     return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const void* host, int threads, size_t shared_bytes) {

@@ -79,17 +79,6 @@ static void copies_from_pageable_memory_take_a_snapshot(void) {
     CHECK_EQ(host[1], 2);  // too early: here always, on a GPU sometimes
 }
 
-static void rows_are_copied_with_their_pitch(void) {
-    int *values = device_array(4 * 8), host[4 * 3], back[4 * 8];
-    for (int i = 0; i < 12; i++) { host[i] = i; }
-    CHECK_EQ(cudaMemset(values, 0, 4 * 8 * sizeof(int)), cudaSuccess);
-    CHECK_EQ(cudaMemcpy2DAsync(values, 8 * sizeof(int), host, 3 * sizeof(int), 3 * sizeof(int), 4,
-                               cudaMemcpyDefault, 0),
-             cudaSuccess);
-    CHECK_EQ(cudaMemcpy(back, values, sizeof back, cudaMemcpyDeviceToHost), cudaSuccess);
-    for (int i = 0; i < 32; i++) { CHECK_EQ(back[i], i % 8 < 3 ? i / 8 * 3 + i % 8 : 0); }
-}
-
 static void memory_is_checked(void) {
     int *values = device_array(N), host[N];
     CHECK_EQ(cudaMemcpy(host, values, sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
@@ -196,7 +185,6 @@ int main(void) {
     RUN(events_order_streams);
     RUN(default_stream_waits_for_blocking_streams);
     RUN(copies_from_pageable_memory_take_a_snapshot);
-    RUN(rows_are_copied_with_their_pitch);
     RUN(memory_is_checked);
     RUN(managed_memory_is_of_both_sides);
     RUN(allocations_end_where_the_run_says);

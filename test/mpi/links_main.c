@@ -14,7 +14,7 @@
 #include "../../dynapipe_plugin/run/executor.h"
 #include "../ranks.h"
 
-enum { NUM_CASES = 9, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
+enum { NUM_CASES = 6, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
 
 // From one rank to another, or from or to all of a rank's peers at once, each with bytes of its own.
 typedef enum { TO_ONE, TO_PEERS, FROM_PEERS } MessageKind;

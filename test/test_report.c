@@ -133,7 +133,7 @@ static void answers_are_of_the_last_pass(void) {
         "{\"validation\":0,\"loss\":5,\"exact_match\":{\"a\":0,\"b\":0.5},\"rouge_l\":{\"a\":0.25,\"b\":0.75}"
         "}\n"
         "{\"step\":1,\"loss\":4,\"task_loss\":{\"b\":4}}\n{\"validation\":9,\"exact_match\":{\"b\":0.1}}\n"
-        "{\"kind\":\"validation\",\"step\":1,\"loss\":3,\"tasks\":{\"c\":2},\"exact_match\":{\"b\":1},"
+        "{\"validation\":1,\"loss\":3,\"task_loss\":{\"c\":2},\"exact_match\":{\"b\":1},"
         "\"samples\":7,\"of\":9,\"sample_hash\":\"ab\"}\n");
     CHECK_EQ(num(run, "validations"), 2);  // the run went back before step 9
     CHECK(value(run, "validations", 1, 1) == 3 && task_value(run, "validations", 1, 2, "c") == 2);
@@ -191,7 +191,7 @@ static void the_command_writes_a_page(void) {
     char* good[] = {"dynapipe", "report", metrics_path, folder, "-o", page_path, NULL};
     CHECK_EQ(tool_main(6, good), TOOL_OK);
     CHECK(access(page_path, R_OK) == 0);
-    char* missing[] = {"dynapipe", "report", "/nonexistent/metrics.jsonl", "--out", page_path, NULL};
+    char* missing[] = {"dynapipe", "report", "/nonexistent/metrics.jsonl", "-o", page_path, NULL};
     CHECK_EQ(tool_main(5, missing), TOOL_FAILED);
     unlink(page_path);
 }

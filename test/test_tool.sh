@@ -200,7 +200,6 @@ refuses 3 "(--stage-split)" plan test/problems/t5_small.json --memory-limit 1800
 tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --stage-split auto; ok $? "another split fits"
 refuses 3 "--recompute auto" plan $small --placement linear --head whole --memory-limit 950000000 --recompute none
 tool plan $small --memory-limit 1200000000 --recompute auto; ok $? "recomputation fits"
-refuses 2 "both to" plan $small --json - --text -
 tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with what it says, it fits"
 
 # --- malformed problems

@@ -2,8 +2,6 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/stage_search.h"
@@ -32,23 +30,10 @@ static Status tool_write(const char* path, ToolPrint* print, const void* what) {
         print(stdout, what);
         return STATUS_OK;
     }
-    char* text = NULL;
-    size_t num_bytes = 0;
-    FILE* memory = open_memstream(&text, &num_bytes);
-    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory to write it", path); }
-    print(memory, what);
-    if (fclose(memory) != 0) {
-        free(text);
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory to write it", path);
-    }
     FileWriter writer;
-    Status status = file_writer_open(&writer, path);
-    if (status == STATUS_OK) {
-        file_writer_write(&writer, text, num_bytes);
-        status = file_writer_commit(&writer);
-    }
-    free(text);
-    return status;
+    TRY(file_writer_open(&writer, path));
+    print(writer.file, what);
+    return file_writer_commit(&writer);
 }
 
 // --- ./dynapipe check --------------------------------------------------------------------------------------
@@ -216,23 +201,6 @@ static bool is_stdout(const char* path) {
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-// Two outputs to the same file would overwrite or mix.
-static Status check_places(const PlanOptions* options) {
-    if (options->compare != 0 && options->svg == NULL) {
-        return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
-    }
-    const char* const names[] = {"--json", "--text", "--svg"};
-    const char* const paths[] = {options->json, options->text, options->svg};
-    for (int i = 0; i < 3; i++) {
-        for (int k = 0; k < i; k++) {
-            if (paths[i] == NULL || paths[k] == NULL || strcmp(paths[i], paths[k]) != 0) { continue; }
-            return FAIL(STATUS_BAD_OPTION, "%s and %s: both to '%s' ---> name two files", names[k], names[i],
-                        paths[i]);
-        }
-    }
-    return STATUS_OK;
-}
-
 static Status show(const PlanOptions* options, const Problem* problem, const Plan* plan,
                    int64_t planning_cpu_ns, Arena* arena) {
     const PlanRequest* request = &problem->request;
@@ -264,7 +232,9 @@ static Status command_plan(Call* call) {
     Arena* arena = call->arena;
     Problem* problem;
     Plan plan;
-    TRY(check_places(options));
+    if (options->compare != 0 && options->svg == NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
+    }
     ARENA_TRY_NEW(problem, arena, Problem, 1);
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(request_make(problem, options));
@@ -291,7 +261,7 @@ typedef struct {
 
 // clang-format off
 static const OptionSpec command_report_specs[] = {
-    {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
+    {"-o", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output)"},
 };
 // clang-format on
 
@@ -373,10 +343,6 @@ static void print_help(const Command* command) {
 }
 
 static Status run_command(Call* call, const Command* command, void* options, int argc, char** argv) {
-    static char out_option[] = "--out";
-    for (int i = 1; i < argc && command->run == command_report; i++) {
-        if (strcmp(argv[i], "-o") == 0) { argv[i] = out_option; }
-    }
     TRY(options_defaults(command->specs, command->num_specs, options));
     TRY(options_take(command->specs, command->num_specs, options, &argc, argv, NULL));
     if (options_want_help(argc, argv)) {

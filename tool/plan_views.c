@@ -6,11 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../dynapipe_plugin/plan/draft.h"
-#include "../dynapipe_plugin/plan/instructions.h"
 #include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/plan_text.h"
-#include "../dynapipe_plugin/plan/simulate.h"
 #include "../util/files.h"
 #include "../util/program.h"
 
@@ -99,85 +96,27 @@ Status plan_verify_structure(const Plan* plan, Arena* arena) {
     return plan_check(plan, samples, plan->N);
 }
 
-// The job lists of replica r, whose microbatches are [begin, end), simulated with the problem's costs.
-static Status replica_simulate(PlanAccount* out, const Plan* plan, const PlanProblem* batch, int32_t r,
-                               int32_t begin, int32_t end, Arena* arena) {
-    int32_t M = end - begin, K = plan->placement.num_chunks, *places;
-    Microbatch* mbs;
-    uint8_t* modes;
-    ReplicaProblem replica;
-    PipeSchedule schedule;
-    PipeTimeline timeline;
-    ARENA_TRY_NEW(mbs, arena, Microbatch, M);
-    ARENA_TRY_NEW(places, arena, int32_t, M);
-    ARENA_TRY_NEW(modes, arena, uint8_t, (int64_t)K * M);
-    for (int32_t m = 0; m < M; m++) {
-        const PlanMicrobatch* mb = &plan->mbs[begin + m];
-        mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .shape = mb->shape};
-        if (plan_has_piece(plan, begin + m)) {
-            mbs[m].piece = plan->segments[first_segment(plan, begin + m)];
-        }
-        places[m] = m;
-        for (int32_t k = 0; k < K; k++) { modes[m * K + k] = mb->recompute[k]; }
-    }
-    MicrobatchList list = {.num_mbs = M, .mbs = mbs};
-    TRY(replica_problem_make(&replica, batch, &list, r, places, M, modes, arena));
-    TRY(pipe_schedule_init(&schedule, &replica.pipe, arena));
-    for (int32_t s = 0; s < plan->P; s++) {
-        const PlanRank* rank = &plan->ranks[r * plan->P + s];
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            const PlanInstr* instr = &rank->instrs[i];
-            if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-            pipe_schedule_push(&schedule, s, plan_instr_job((InstrKind)instr->kind), instr->chunk,
-                               instr->mb - begin);
-        }
-    }
-    TRY(pipe_simulate(&timeline, &replica.pipe, &schedule, arena));
-    int64_t ns = replica_lists_makespan(plan->ranks + r * plan->P, &replica.pipe, &schedule, &timeline);
-    if (ns > out->makespan_ns) { out->makespan_ns = ns; }
-    for (int32_t s = 0; s < plan->P; s++) { out->rank[r * plan->P + s].peak_bytes = timeline.peak_bytes[s]; }
-    return STATUS_OK;
-}
-
-// The most forwards at once whose backward (or gradient of weights) is still to come.
-static int32_t count_held(const Plan* plan, const PlanRank* rank) {
-    int32_t held = 0, most = 0, num_left = 0;
-    for (int32_t i = 0; i < rank->num_instrs; i++) { num_left += rank->instrs[i].kind == INSTR_WGT; }
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* job = &rank->instrs[i];
-        bool splits = job->chunk >= plan->placement.num_chunks;  // does a gradient of weights follow?
-        for (int32_t k = i + 1; job->kind == INSTR_BWD && num_left > 0 && !splits && k < rank->num_instrs;
-             k++) {
-            const PlanInstr* other = &rank->instrs[k];
-            splits = other->kind == INSTR_WGT && other->mb == job->mb && other->chunk == job->chunk;
-        }
-        held += job->kind == INSTR_FWD;
-        most = held > most ? held : most;
-        held -= job->kind == INSTR_WGT || (job->kind == INSTR_BWD && !splits);
-    }
-    return most;
-}
-
 Status plan_account_make(PlanAccount* out, const Plan* plan, const Problem* problem, Arena* arena) {
-    PlanRequest request = problem->request;
-    PlanProblem* batch;
+    const PlanProblem* batch;
     CostRank has[PLAN_MAX_STAGES];
-    request.placement = plan->placement;
-    request.memory_limit_bytes = 0;
     *out = (PlanAccount){.makespan_ns = 0};
     ARENA_TRY_NEW(out->rank, arena, PlanMemory, plan->P * plan->R);
-    ARENA_TRY_NEW(batch, arena, PlanProblem, 1);
-    TRY(plan_problem_init(batch, &request, &problem->costs, problem->samples, problem->num_samples));
-    for (int32_t r = 0, begin = 0, end = 0; r < plan->R; r++, begin = end) {
-        while (end < plan->M && plan->mbs[end].replica == r) { end++; }
-        TRY(replica_simulate(out, plan, batch, r, begin, end, arena));
+    TRY(plan_batch_make(&batch, plan, &problem->request, &problem->costs, problem->samples, arena));
+    for (int32_t r = 0; r < plan->R; r++) {
+        PipeTimeline timeline;
+        TRY(plan_replica_simulate(&timeline, plan, batch, r, arena));
+        if (timeline.makespan_ns > out->makespan_ns) { out->makespan_ns = timeline.makespan_ns; }
+        for (int32_t s = 0; s < plan->P; s++) {
+            out->rank[r * plan->P + s].peak_bytes = timeline.peak_bytes[s];
+        }
     }
     cost_ranks_make(has, &problem->costs, &plan->placement, plan->P);
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         PlanMemory* memory = &out->rank[r];
         memory->state_bytes = cost_rank_state_bytes(&problem->costs, &has[r % plan->P]);
-        memory->most_held = count_held(plan, &plan->ranks[r]);
-        if (request.memory_rule == MEMORY_BUFFERS) { memory->peak_bytes = plan->ranks[r].arena_bytes; }
+        if (problem->request.memory_rule == MEMORY_BUFFERS) {
+            memory->peak_bytes = plan->ranks[r].arena_bytes;
+        }
     }
     return STATUS_OK;
 }
@@ -232,7 +171,7 @@ void plan_memory_print(const PlanAccount* account, const Plan* plan, const Probl
     bool shares = placement->head != HEAD_WHOLE;
     fprintf(out,
             "memory of each stage at its peak; %s\n"
-            "  stage  layers%s  replica     state  activations  together     limit  in flight\n",
+            "  stage  layers%s  replica     state  activations  together     limit\n",
             problem->request.memory_rule == MEMORY_ACTIVATIONS
                 ? "what backward needs, buffers of transfers not counted"
                 : "every buffer, as laid out",
@@ -251,9 +190,9 @@ void plan_memory_print(const PlanAccount* account, const Plan* plan, const Probl
             fprintf(out, "  %4.1f %%",
                     100.0 * (placement->head_begin[s + 1] - placement->head_begin[s]) / HEAD_UNITS);
         }
-        fprintf(out, "  %7d  %8s  %11s  %8s  %8s  %9d", fullest / plan->P, BYTES_TEXT(stage->state_bytes),
+        fprintf(out, "  %7d  %8s  %11s  %8s  %8s", fullest / plan->P, BYTES_TEXT(stage->state_bytes),
                 BYTES_TEXT(stage->peak_bytes), BYTES_TEXT(together_bytes),
-                limit_bytes > 0 ? BYTES_TEXT(limit_bytes) : "none", stage->most_held);
+                limit_bytes > 0 ? BYTES_TEXT(limit_bytes) : "none");
         if (limit_bytes > 0) {
             fprintf(out, "  %4.0f %%", 100.0 * (double)together_bytes / (double)limit_bytes);
         }

@@ -26,7 +26,6 @@ Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* aren
 
 typedef struct {
     int64_t state_bytes, peak_bytes;  // of model state; of all else, at its peak
-    int32_t most_held;                // most forwards between F and B (or W) at once, over all chunks
 } PlanMemory;
 
 typedef struct {

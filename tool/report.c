@@ -89,13 +89,11 @@ static void add_mark(json_t* marks, double step) {
 }
 
 static void add_validation(json_t* run, double step, double loss, const json_t* record) {
-    const json_t* tasks = get(record, "tasks");
     json_t *list = get(run, "validations"), *row = json_array();
-    if (tasks == NULL) { tasks = get(record, "task_loss"); }
     cut(list, step);
     json_array_append_new(row, json_real(step));
     json_array_append_new(row, json_of(loss));
-    json_array_append_new(row, tasks_of(run, tasks));
+    json_array_append_new(row, tasks_of(run, get(record, "task_loss")));
     json_array_append_new(row, tasks_of(run, get(record, "exact_match")));
     json_array_append_new(row, tasks_of(run, get(record, "rouge_l")));
     json_array_append_new(row, json_of(number_of(get(record, "samples"))));
@@ -147,11 +145,10 @@ static bool add_step(json_t* run, const json_t* record) {
 
 static bool add_record(json_t* run, const json_t* record) {
     const char* kind = json_string_value(get(record, "kind"));
-    bool is_validation = kind != NULL && strcmp(kind, "validation") == 0;
     if (kind != NULL && strcmp(kind, "run") == 0) {
         add_start(run, record);
-    } else if (is_validation || get(record, "validation") != NULL) {
-        double step = number_of(get(record, is_validation ? "step" : "validation"));
+    } else if (get(record, "validation") != NULL) {
+        double step = number_of(get(record, "validation"));
         if (!isnan(step)) { add_validation(run, step, number_of(get(record, "loss")), record); }
     } else if (get(record, "refit") != NULL) {
         double step = number_of(get(record, "refit"));

@@ -5,8 +5,8 @@ C reads what the runs logged and writes it as JSON into the page; tool/report.ht
 network.
     {"kind":"run","command":..,"commit":..,"model":..,"machine":..,"options":{..},"step":N}   each start, at N
     {"step":N,"loss":..,"task_loss":{..},..}                                                  each step
-    {"kind":"validation","step":N,"loss":..,"tasks":{..}}, or {"validation":N,"loss":..,"task_loss":{..}},
-        both with exact_match and rouge_l by task where there were answers
+    {"validation":N,"loss":..,"task_loss":{..}}   with exact_match and rouge_l by task where there were
+answers
     {"refit":N,..}                                             measured steps corrected the costs
 
 A resumed run has some steps twice; the later ones count. Missing or non-numeric values become null. A

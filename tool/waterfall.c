@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "../dynapipe_plugin/plan/draft.h"
+#include "../dynapipe_plugin/plan/instructions.h"
 #include "../dynapipe_plugin/plan/schedule.h"
-#include "../dynapipe_plugin/plan/simulate.h"
 #include "../util/program.h"
 #include "problem.h"
 
@@ -22,7 +22,6 @@ typedef struct {
 typedef struct {
     const Plan* plan;
     const PlanRequest* request;
-    const PlanSample* samples;
     const PlanProblem *problem, *pure;  // pure: without constants and minimum times
     int64_t level_ns[WATERFALL_COUNT];  // at which a part begins
     double offload_bytes_per_ns;
@@ -53,9 +52,15 @@ static MbShape true_shape(const Plan* plan, const PlanSample* samples, int32_t m
     return shape;
 }
 
-static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_mb, int32_t M, int32_t r,
-                              Ideal ideal) {
+static int32_t first_mb_of(const Plan* plan, int32_t replica) {
+    int32_t m = 0;
+    while (m < plan->M && plan->mbs[m].replica < replica) { m++; }
+    return m;
+}
+
+static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t r, Ideal ideal) {
     const Plan* plan = fall->plan;
+    const int32_t first_mb = first_mb_of(plan, r), M = first_mb_of(plan, r + 1) - first_mb;
     const PlanProblem* problem = ideal.no_constants ? fall->pure : fall->problem;
     PipePlace place;
     pipe_place_make(&place, problem, &plan->placement, r);
@@ -67,7 +72,7 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
     ARENA_TRY_NEW(before, fall->arena, int32_t, M);
     *out = (PipeProblem){
         .P = plan->P, .M = M, .cost = cells, .piece_before = before, .placement = &plan->placement};
-    out->pulls = machine_pulls(fall->request->machine) && !ideal.free_transfers;
+    out->pulls = machine_pulls(problem->request->machine) && !ideal.free_transfers;
     for (int32_t s = 0; s < plan->P; s++) {
         int64_t reduce_ns = cost_rank_reduce_ns(problem->costs, &problem->has[s], plan->R);
         out->memory_limit_bytes[s] = INT64_MAX;
@@ -75,11 +80,16 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
     }
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[first_mb + m];
-        MbShape shape = ideal.no_padding ? true_shape(plan, fall->samples, first_mb + m) : mb->shape;
+        MbShape shape = ideal.no_padding ? true_shape(plan, problem->samples, first_mb + m) : mb->shape;
         for (int32_t k = 0; k < problem->K; k++) {
             modes[k] = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[k];
         }
-        pipe_costs_make(cells + m, NULL, M, &place, modes, &shape, NULL);
+        bool begins = plan_goes_on(plan, first_mb + m) && !mb->continues;
+        const int32_t sequence = mb->sequence_begin;
+        pipe_costs_make(
+            cells + m, NULL, M, &place, modes, &shape,
+            begins ? &problem->samples[plan->segments[plan->sequences[sequence].segment_begin].sample_idx]
+                   : NULL);
         before[m] = mb->continues ? m - 1 : -1;
         for (int32_t row = 0; row < num_rows && ideal.free_transfers; row++) {
             PipeCost* cell = &cells[(int64_t)row * M + m];
@@ -96,7 +106,8 @@ static bool is_of_stage(const PipeProblem* problem, int32_t row, int32_t s) {
 // The job lists of replica r; without R if nothing is recomputed. `split`: some weight gradients are
 // separate jobs.
 static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fall,
-                                  const PipeProblem* problem, int32_t first_mb, int32_t r) {
+                                  const PipeProblem* problem, int32_t r) {
+    const int32_t first_mb = first_mb_of(fall->plan, r);
     TRY(pipe_schedule_init(out, problem, fall->arena));
     *split = false;
     for (int32_t s = 0; s < problem->P; s++) {
@@ -110,6 +121,32 @@ static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fa
             pipe_schedule_push(out, s, kind, instr->chunk, instr->mb - first_mb);
         }
     }
+    return STATUS_OK;
+}
+
+Status plan_batch_make(const PlanProblem** out, const Plan* plan, const PlanRequest* request,
+                       const CostModel* costs, const PlanSample* samples, Arena* arena) {
+    PlanProblem* problem;
+    PlanRequest* placed;
+    ARENA_TRY_NEW(problem, arena, PlanProblem, 1);
+    ARENA_TRY_NEW(placed, arena, PlanRequest, 1);
+    *placed = *request;
+    placed->placement = plan->placement;
+    placed->memory_limit_bytes = 0;
+    *out = problem;
+    return plan_problem_init(problem, placed, costs, samples, plan->N);
+}
+
+Status plan_replica_simulate(PipeTimeline* out, const Plan* plan, const PlanProblem* batch, int32_t r,
+                             Arena* arena) {
+    const Fall fall = {.plan = plan, .problem = batch, .arena = arena};
+    PipeProblem problem;
+    PipeSchedule schedule;
+    bool split;
+    TRY(pipe_of_replica(&problem, &fall, r, (Ideal){0}));
+    TRY(schedule_of_replica(&schedule, &split, &fall, &problem, r));
+    TRY(pipe_simulate(out, &problem, &schedule, arena));
+    out->makespan_ns = replica_lists_makespan(plan->ranks + r * plan->P, &problem, &schedule, out);
     return STATUS_OK;
 }
 
@@ -175,8 +212,8 @@ static void raise_offload_rate(double* bytes_per_ns, const Fall* fall, const Pip
 
 // Raises every level to that of replica r; adds its work to *total_ns. any_order: without the memory limit
 // the adaptive order may be faster than the plan's.
-static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32_t M, int32_t r,
-                          bool any_order) {
+static Status add_replica(Fall* fall, int64_t* total_ns, int32_t r, bool any_order) {
+    const int32_t M = first_mb_of(fall->plan, r + 1) - first_mb_of(fall->plan, r);
     static const Ideal ideals[] = {[WATERFALL_COMMUNICATION] = {0},
                                    [WATERFALL_MEMORY] = {.free_transfers = true},
                                    [WATERFALL_RECOMPUTE] = {.free_transfers = true},
@@ -191,8 +228,8 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
         PipeProblem problem;
         PipeSchedule schedule;
         bool split;
-        TRY(pipe_of_replica(&problem, fall, first_mb, M, r, ideals[level]));
-        TRY(schedule_of_replica(&schedule, &split, fall, &problem, first_mb, r));
+        TRY(pipe_of_replica(&problem, fall, r, ideals[level]));
+        TRY(schedule_of_replica(&schedule, &split, fall, &problem, r));
         TRY(simulate(&ns, fall, &problem, &schedule));
         if (level > WATERFALL_MEMORY && any_order && M > 0) {
             PipeAdaptiveRule rule = pipe_adaptive_rule(&problem, split);
@@ -211,23 +248,9 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
     return STATUS_OK;
 }
 
-// The problem that the plan solves: its placement, no memory limit.
-static Status problem_of_plan(const PlanProblem** out, const Fall* fall, const CostModel* costs) {
-    PlanProblem* problem;
-    PlanRequest* request;
-    ARENA_TRY_NEW(problem, fall->arena, PlanProblem, 1);
-    ARENA_TRY_NEW(request, fall->arena, PlanRequest, 1);
-    *request = *fall->request;
-    request->placement = fall->plan->placement;
-    request->memory_limit_bytes = 0;
-    TRY(plan_problem_init(problem, request, costs, fall->samples, fall->plan->N));
-    *out = problem;
-    return STATUS_OK;
-}
-
 Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
                       const PlanSample* samples, Arena* arena) {
-    Fall fall = {.plan = plan, .request = request, .samples = samples, .arena = arena};
+    Fall fall = {.plan = plan, .request = request, .arena = arena};
     int64_t total_ns = 0;
     bool has_limit = false;
     CostModel* pure;
@@ -238,18 +261,13 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
             &pure->parts[i / JOB_COUNT / PART_COUNT][i / JOB_COUNT % PART_COUNT].time_ns[i % JOB_COUNT];
         time->constant = time->floor = 0;
     }
-    TRY(problem_of_plan(&fall.problem, &fall, costs));
-    TRY(problem_of_plan(&fall.pure, &fall, pure));
+    TRY(plan_batch_make(&fall.problem, plan, request, costs, samples, arena));
+    TRY(plan_batch_make(&fall.pure, plan, request, pure, samples, arena));
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const MachineRank* rank = machine_stage(machine_replica(request->machine, r), 0);
         has_limit |= machine_limit_bytes(rank, request->memory_limit_bytes) > 0;
     }
-    for (int32_t r = 0, first_mb = 0; r < plan->R; r++) {
-        int32_t M = 0;
-        while (first_mb + M < plan->M && plan->mbs[first_mb + M].replica == r) { M++; }
-        TRY(add_replica(&fall, &total_ns, first_mb, M, r, has_limit));
-        first_mb += M;
-    }
+    for (int32_t r = 0; r < plan->R; r++) { TRY(add_replica(&fall, &total_ns, r, has_limit)); }
     fall.level_ns[WATERFALL_EFFICIENCY] = total_ns / plan->P / plan->R;
     *out = (Waterfall){
         .makespan_ns = plan->makespan_ns, .bound_ns = plan->bound_ns, .jobs_ns = fall.level_ns[0]};

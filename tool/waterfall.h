@@ -24,7 +24,8 @@ are not charged. test_waterfall.c
 #include <stdio.h>
 #include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/plan.h"
-#include "../dynapipe_plugin/plan/types.h"
+#include "../dynapipe_plugin/plan/problem.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 // clang-format off
 #define WATERFALL_LIST(X)                                                                       \
@@ -43,6 +44,20 @@ are not charged. test_waterfall.c
 #define X(name, text) name,
 typedef enum { WATERFALL_LIST(X) WATERFALL_COUNT } WaterfallPart;
 #undef X
+
+// --- a plan as a problem
+// ------------------------------------------------------------------------------------
+
+// What the plan solves: its placement, no memory limit.
+Status plan_batch_make(const PlanProblem** out, const Plan* plan, const PlanRequest* request,
+                       const CostModel* costs, const PlanSample* samples, Arena* arena);
+// Replica r of the plan, which has passed plan_check, with the costs of that problem; the makespan is by its
+// lists.
+Status plan_replica_simulate(PipeTimeline* out, const Plan* plan, const PlanProblem* batch, int32_t r,
+                             Arena* arena);
+
+// --- where its time goes
+// ------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t makespan_ns, bound_ns;

@@ -79,7 +79,9 @@ void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes) {
 
 // Devices and pipes cannot be synced, renamed or removed.
 Status file_writer_commit(FileWriter* writer) {
-    if (fflush(writer->file) != 0 && writer->error == 0) { writer->error = errno; }
+    errno = EIO;
+    bool failed = fflush(writer->file) != 0 || ferror(writer->file);
+    if (failed && writer->error == 0) { writer->error = errno; }
     if (writer->error == 0 && !writer->is_in_place && fsync(fileno(writer->file)) != 0) {
         writer->error = errno;
     }

@@ -3,7 +3,7 @@ files.h -- files that are complete or absent: read, map, and write aside + sync 
 
     FileWriter writer;
     TRY(file_writer_open(&writer, "out/state.bin"));        // writes out/state.bin.tmp
-    file_writer_write(&writer, data, num_bytes);            // errors stick, checked once at the end
+    file_writer_write(&writer, data, num_bytes);            // or fprintf(writer.file, ..)
     TRY(file_writer_commit(&writer));                       // fsync, rename; on failure the old file survives
 
 An existing path that is no regular file (/dev/null, a pipe) is written in place, never replaced.

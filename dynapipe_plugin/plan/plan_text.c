@@ -329,10 +329,8 @@ static void counts_print(char out[48], int64_t enc, int64_t dec, bool two) {
 }
 
 void plan_mb_name(char out[PLAN_MB_NAME], const Plan* plan, int32_t m) {
-    int32_t first = m;
-    while (plan->mbs[first].continues) { first--; }
-    bool is_cut = first < m || (m + 1 < plan->M && plan->mbs[m + 1].continues);
-    snprintf(out, PLAN_MB_NAME, is_cut ? "%d%c" : "%d", first, 'a' + m - first);
+    int32_t first = plan_first_piece(plan, m);
+    snprintf(out, PLAN_MB_NAME, plan_has_piece(plan, m) ? "%d%c" : "%d", first, 'a' + m - first);
 }
 
 void plan_print_microbatches(const Plan* plan, FILE* out) {

@@ -168,8 +168,9 @@ ok $? "heads that a GPU cannot have: $(grep -om1 'error.*' "$work/heads.log")"
 
 # --- Llama: rotary positions, scaled, grouped heads of keys, their cache for answers --------------------------------------
 trainer=$build/train_llama-dynapipe run shape 1 -i "$work/data/train.bin" -e qwen2:l2c64h4g2k32 -t 64 -d 200 -x 0 -v 0 -s 0 --export-hf "$work/scaled"
-sed -i 's/"rope_theta"/"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
-    "original_max_position_embeddings": 32}, &/' "$work/scaled/config.json"
+sed -i 's/"rope_theta"/"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 32}, &/' \
+    "$work/scaled/config.json" && grep -q '"llama3"' "$work/scaled/config.json"
+ok $? "a Llama with scaled angles"
 heads="-i $work/data/train.bin -j $work/data/val.bin -e $work/scaled -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 4 --answers 1 -g 6 -s 2
     --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 trainer=$build/train_llama-dynapipe on_cpu cpu-llama $heads

@@ -85,7 +85,7 @@ for model in t5 flan byt5 umt5 gpt2 gpt2_like scaled qwen2; do
     ok $? "$model: the same weights, and not those before training"
 done
 
-trainer=$build/train_llama-dynapipe run plain 1 -i "$work/data/train.bin" -t 20 -d 600 -v 0 -s 0 -x 1 -a 1 -e $golden/hf_llama
+trainer=$build/train_llama-dynapipe run plain 1 -i "$work/data/train.bin" -t 20 -d 600 -v 0 -s 0 -x 1 -a 1 -e $golden/hf_llama -o "$work/plain"
 for folder in scaled-trained scaled-converted; do
     python3 - "$work/$folder.hf/config.json" <<'END'
 import json, sys

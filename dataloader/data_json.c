@@ -324,9 +324,12 @@ TokenizerConfig tokenizer_config_read(const char* folder) {
     const json_t* number = json_object_get(root, "extra_ids");
     bool in_range =
         json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
-    const TokenizerConfig out = {.is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0,
-                                 .without_bos = json_is_false(json_object_get(root, "add_bos_token")),
-                                 .extra_ids = in_range ? (int32_t)json_integer_value(number) : -1};
+    const json_t *eos = json_object_get(root, "eos_token"), *content = json_object_get(eos, "content");
+    const char* end = json_string_value(content != NULL ? content : eos);
+    TokenizerConfig out = {.is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0,
+                           .without_bos = json_is_false(json_object_get(root, "add_bos_token")),
+                           .extra_ids = in_range ? (int32_t)json_integer_value(number) : -1};
+    snprintf(out.end, sizeof out.end, "%s", end != NULL ? end : "");
     json_decref(root);
     return out;
 }

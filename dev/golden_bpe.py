@@ -4,9 +4,9 @@
     dev/golden_bpe.py --tokenizer ../shared/tokenizer
 
 Writes test/golden/bpe_tiny_vocab.json, bpe_tiny_merges.txt (a small vocabulary trained on the texts below),
-and bpe_texts.json (the texts with their tokens in both vocabularies); bpe_qwen2_tokenizer.json (the small vocabulary
-split as Qwen2 does) and bpe_qwen2_texts.json (of texts in NFC). The texts below are our own; GPT-2's vocabulary is not
-copied.
+and bpe_texts.json (the texts with their tokens in both vocabularies); bpe_qwen2_tokenizer.json and
+bpe_llama3_tokenizer.json (the small vocabulary, split as these models do) and bpe_like_texts.json (their tokens of texts
+in NFC). The texts below are our own; GPT-2's vocabulary is not copied.
 """
 import argparse
 import json
@@ -14,7 +14,7 @@ import os
 import random
 import unicodedata
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 TEXTS = [
     "", " ", "  ", "   ", "\n", "\n\n", "\t", "a", " a", "  a", "a ", "a  ", "\r\n", "\0", "a\0b",
@@ -74,27 +74,39 @@ def train_tiny(texts, folder):
     return byte_level(models.BPE.from_file(vocab_path, merges_path))
 
 
-QWEN2_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-               r"\s*[\r\n]+|\s+(?!\S)|\s+")
+SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+         r"\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-def write_qwen2(texts, folder):
-    """The small vocabulary without its end-of-text token, which is an added one here."""
+def like(folder, specials, digits, ignore_merges):
+    """The small vocabulary without its end-of-text token, which is an added one here. With ignore_merges every third
+    merge is gone, so that there are words that only the vocabulary makes."""
     model = models.BPE.from_file(f"{folder}/bpe_tiny_vocab.json", f"{folder}/bpe_tiny_merges.txt")
     plain = json.loads(byte_level(model).to_str())["model"]
     vocab = {token: i - 1 for token, i in plain["vocab"].items() if token != "<|endoftext|>"}
     assert sorted(vocab.values()) == list(range(len(vocab)))
-    tokenizer = Tokenizer(models.BPE(vocab, [tuple(merge) for merge in plain["merges"]]))
-    tokenizer.normalizer = normalizers.NFC()
+    merges = [tuple(m) for i, m in enumerate(plain["merges"]) if not ignore_merges or i % 3 != 2]
+    tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=ignore_merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
+        pre_tokenizers.Split(Regex(SPLIT % digits), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
-    tokenizer.add_special_tokens([AddedToken(t) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
-    tokenizer.save(f"{folder}/bpe_qwen2_tokenizer.json", pretty=False)
+    tokenizer.add_special_tokens([AddedToken(t) for t in specials])
+    return tokenizer
+
+
+def write_likes(texts, folder):
+    qwen2 = like(folder, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "", False)
+    qwen2.normalizer = normalizers.NFC()
+    llama3 = like(folder, ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+                  "{1,3}", True)
+    llama3.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", llama3.token_to_id("<|begin_of_text|>"))])])
+    qwen2.save(f"{folder}/bpe_qwen2_tokenizer.json", pretty=False)
+    llama3.save(f"{folder}/bpe_llama3_tokenizer.json", pretty=False)
     texts = [t for t in texts if unicodedata.normalize("NFC", t) == t and "<|endoftext|>" not in t]
-    with open(f"{folder}/bpe_qwen2_texts.json", "w", encoding="ascii") as f:
-        rows = [json.dumps({"text": t, "qwen2": ids}, separators=(",", ":")) for t, ids in
-                zip(texts, encode_all(tokenizer, texts))]
+    with open(f"{folder}/bpe_like_texts.json", "w", encoding="ascii") as f:
+        rows = [json.dumps({"text": t, "qwen2": a, "llama3": b}, separators=(",", ":")) for t, a, b in
+                zip(texts, encode_all(qwen2, texts), encode_all(llama3, texts))]
         f.write("[\n" + ",\n".join(rows) + "\n]\n")
 
 
@@ -111,7 +123,7 @@ def main():
         rows = zip(texts, encode_all(tiny, texts), encode_all(gpt2, texts))
         lines = [json.dumps({"text": t, "tiny": a, "gpt2": b}, separators=(",", ":")) for t, a, b in rows]
         f.write("[\n" + ",\n".join(lines) + "\n]\n")
-    write_qwen2(texts, args.out)
+    write_likes(texts, args.out)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,15 @@ else
     skipped=$((skipped + 1))
     echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
+
+# --- Llama 3: <|begin_of_text|> first, answers end as tokenizer_config.json says
+tokenizer llama3 bpe_llama3_tokenizer.json=tokenizer.json
+echo '{"eos_token": {"content": "<|eot_id|>"}}' >"$dir/llama3.tok/tokenizer_config.json"
+ids() { echo $(tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -v -tu2); }
+check "llama3" ./prepare_data --tokenizer "$dir/llama3.tok" --val-fraction 0 --out "$dir/chat" "$dir/one.jsonl" >/dev/null
+check "llama3: begin and end" [ "$(ids "$dir/chat/train.bin" | awk '{print $1, $NF}') $(number "$dir/chat/train.bin" 40 4)" = "419 423 423" ]
+echo '{"eos_token": "<|im_end|>"}' >"$dir/llama3.tok/tokenizer_config.json"
+fails "no token <|im_end|> to end texts with" ./prepare_data --tokenizer "$dir/llama3.tok" --out "$dir/x" "$dir/one.jsonl"
 fails 'pre_tokenizer.type is null' ./prepare_data --tokenizer "$dir/none.tok" --out "$dir/x" "$dir/one.jsonl"
 check "refused ones write nothing" [ ! -e "$dir/x" ]
 

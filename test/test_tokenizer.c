@@ -31,12 +31,12 @@ static Tokenizer* open_options(TokenizerOptions options) {
 static Tokenizer* open_choice(TokenizerChoice choice) {
     static const char* const paths[][2] = {
         [CHOICE_GPT2] = {TINY_VOCAB, TINY_MERGES}, [CHOICE_SENTENCEPIECE] = {MODEL}, [CHOICE_HF] = {BPE}};
-    return open_options((TokenizerOptions){choice, {paths[choice][0], paths[choice][1]}, 100, false});
+    return open_options((TokenizerOptions){choice, {paths[choice][0], paths[choice][1]}, 100, false, NULL});
 }
 
 static Tokenizer* open_gpt2(void) {
     return open_options(
-        (TokenizerOptions){CHOICE_GPT2, {SHARED_VOCAB, "../shared/tokenizer/merges.txt"}, 0, false});
+        (TokenizerOptions){CHOICE_GPT2, {SHARED_VOCAB, "../shared/tokenizer/merges.txt"}, 0, false, NULL});
 }
 
 // --- texts ------------------------------------------------------------------------------------------------
@@ -109,17 +109,44 @@ static void gpt2_vocabulary_equals_golden_tokens(void) {
     tokenizer_close(tokenizer);
 }
 
-// Its added tokens follow the vocabulary; text that spells one is text.
+static Tokenizer* open_like(const char* name, const char* end) {
+    static char path[64];  // borrowed until close
+    snprintf(path, sizeof path, "test/golden/bpe_%s_tokenizer.json", name);
+    return open_options((TokenizerOptions){CHOICE_HF, {path}, 0, false, end});
+}
+
+// Their added tokens follow the vocabulary; text that spells one is text. Llama 3 has words that merges do
+// not make, and a token before each text.
+static void check_likes(int begin, int end_idx) {
+    static const struct {
+        const char *name, *end;
+        int32_t num_tokens, eot_token, bos_token;
+    } likes[] = {{"qwen2", NULL, 422, 419, -1},
+                 {"qwen2", "<|im_end|>", 422, 421, -1},
+                 {"llama3", NULL, 424, 420, 419},
+                 {"llama3", "<|eot_id|>", 424, 423, 419}};
+    for (int i = begin; i < end_idx; i++) {
+        Tokenizer* tokenizer = open_like(likes[i].name, likes[i].end);
+        check_vocab(tokenizer, TOKENIZER_GPT2, likes[i].num_tokens, likes[i].eot_token, -1,
+                    INPUT_END_NEWLINE);
+        check_golden(tokenizer, "test/golden/bpe_like_texts.json", likes[i].name);
+        BpeTokens tokens = {0};
+        CHECK_OK(tokenizer_begin(tokenizer, &tokens));
+        CHECK_EQ(tokens.num_tokens == 1 ? tokens.ids[0] : -1, likes[i].bos_token);
+        tokens.num_tokens = 0;
+        const char* end = i < 2 ? "<|im_end|>" : "<|eot_id|>";
+        CHECK_OK(tokenizer_encode(tokenizer, end, 10, &tokens));
+        CHECK(tokens.num_tokens > 1);
+        bpe_tokens_free(&tokens);
+        tokenizer_close(tokenizer);
+    }
+}
+
 static void qwen2_equals_golden_tokens(void) {
-    Tokenizer* tokenizer =
-        open_options((TokenizerOptions){CHOICE_HF, {"test/golden/bpe_qwen2_tokenizer.json"}, 0, false});
-    check_vocab(tokenizer, TOKENIZER_GPT2, 422, 419, -1, INPUT_END_NEWLINE);
-    check_golden(tokenizer, "test/golden/bpe_qwen2_texts.json", "qwen2");
-    BpeTokens tokens = {0};
-    CHECK_OK(tokenizer_encode(tokenizer, "<|im_end|>", 10, &tokens));
-    CHECK(tokens.num_tokens > 1);
-    bpe_tokens_free(&tokens);
-    tokenizer_close(tokenizer);
+    check_likes(0, 2);
+}
+static void llama3_equals_golden_tokens(void) {
+    check_likes(2, 4);
 }
 
 // Pieces without padding, under the name that says whose they are.
@@ -134,7 +161,8 @@ static Tokenizer* open_named(const char* name, bool without_bos) {
     CHECK_OK(file_writer_open(&writer, path));
     file_writer_write(&writer, model, num_bytes);
     CHECK_OK(file_writer_commit(&writer));
-    Tokenizer* tokenizer = open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {path}, -1, without_bos});
+    Tokenizer* tokenizer =
+        open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {path}, -1, without_bos, NULL});
     unlink(path);
     rmdir(folder);
     free(model);
@@ -270,7 +298,7 @@ static void bad_vocabularies_are_errors_that_name_the_place(void) {
         VocabFile vocab = {"v.json", cases[i].vocab, strlen(cases[i].vocab)},
                   merges = {"m.txt", cases[i].merges, strlen(cases[i].merges)};
         Bpe* bpe;
-        CHECK_FAILS(bpe_open(&bpe, &vocab, &merges), STATUS_BAD_FORMAT, cases[i].words);
+        CHECK_FAILS(bpe_open(&bpe, &vocab, &merges, NULL), STATUS_BAD_FORMAT, cases[i].words);
     }
     free(tiny);
 }
@@ -399,7 +427,7 @@ static Status open_model(const void* model, size_t num_bytes, int32_t extra_ids,
     CHECK_OK(file_writer_open(&writer, path));
     file_writer_write(&writer, model, num_bytes);
     CHECK_OK(file_writer_commit(&writer));
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {path}, extra_ids, false};
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {path}, extra_ids, false, NULL};
     Status status = tokenizer_open(tokenizer, &options);
     remove_folder(folder);
     return status;
@@ -423,12 +451,12 @@ static void bad_models_are_refused(void) {
     CHECK_FAILS(open_model(model, num_bytes, 100, &tokenizer), STATUS_BAD_FORMAT, "no piece </s>");
     free(model);
 
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0, false};
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0, false, NULL};
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_IO, "/nowhere/spiece.model");
 }
 
 static void without_the_library_the_package_is_named(void) {
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {MODEL}, 0, false};
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {MODEL}, 0, false, NULL};
     Tokenizer* tokenizer;
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_BAD_OPTION, "libsentencepiece-dev");
 }
@@ -480,10 +508,10 @@ static char* changed_text(const char* path, const Change* changes, int num_chang
     return text;
 }
 
-static Status open_changed(const Change* changes, int num_changes, Bpe** bpe) {
-    char* text = changed_text(BPE, changes, num_changes);
+static Status open_changed(const char* path, const Change* changes, int num_changes, Bpe** bpe) {
+    char* text = changed_text(path, changes, num_changes);
     VocabFile table = {"t.json", text, strlen(text)};
-    Status status = bpe_open(bpe, &table, NULL);
+    Status status = bpe_open(bpe, &table, NULL, NULL);
     free(text);
     return status;
 }
@@ -503,13 +531,58 @@ static void other_bpes_are_refused_by_field(void) {
         {"pre_tokenizer.add_prefix_space", "true", "pre_tokenizer.add_prefix_space is true, not false"},
         {"pre_tokenizer.use_regex", "false", "pre_tokenizer.use_regex is false"},
         {"post_processor.type", "\"TemplateProcessing\"", "post_processor.type is \"TemplateProcessing\""},
-        {"added_tokens.0.content", "\"<pad>\"", "added_tokens[0] is \"<pad>\""},
+        {"added_tokens.0", "{\"id\": 420, \"content\": \"  \", \"special\": false}",
+         "added_tokens[0] is \"  \""},
     };
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
         Bpe* bpe;
-        CHECK_FAILS(open_changed(&changes[i], 1, &bpe), STATUS_BAD_FORMAT, changes[i].words);
+        CHECK_FAILS(open_changed(BPE, &changes[i], 1, &bpe), STATUS_BAD_FORMAT, changes[i].words);
         CHECK(strncmp(status_message(), "t.json: ", 8) == 0 && strstr(status_message(), "--->") != NULL);
     }
+}
+
+// What Oniguruma, whose patterns they are, and PCRE2 may read in different ways, and what is no pattern.
+static void other_llama3s_are_refused_by_field(void) {
+    static const char* const patterns[] = {"\\\\w+",  "\\\\d",   "a.b",        "^a",     "a$",
+                                           "[[a]b]",  "[a&&b]",  "[]a]",       "[^]a]",  "(?i)a",
+                                           "(?<=a)b", "(*UTF)a", "\\\\p{Han}", "\\\\pL", "a{1,3}+",
+                                           "[\\\\S]", "(a",      "a*",         "\\\\",   "a{2}?"};
+    static const Change changes[] = {
+        {"pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", "pre_tokenizer.type is \"Sequence\""},
+        {"pre_tokenizer.pretokenizers.0.invert", "true", "pre_tokenizer.type is \"Sequence\""},
+        {"pre_tokenizer.pretokenizers.0.pattern", "{\"String\": \" \"}",
+         "pre_tokenizer.type is \"Sequence\""},
+        {"pre_tokenizer.pretokenizers", "[@]", "pre_tokenizer.type is \"Sequence\""},
+        {"pre_tokenizer.pretokenizers.1.use_regex", "true", "pre_tokenizer.type is \"Sequence\""},
+        {"post_processor.processors.1.single", "[@]", "post_processor.type is \"TemplateProcessing\""},
+        {"post_processor.processors.1.single.0.SpecialToken.id", "\"<s>\"", "post_processor.type is"},
+        {"post_processor.processors.1.type", "\"RobertaProcessing\"", "is \"RobertaProcessing\""},
+        {"added_tokens.1.content", "\"<end>\"", "no token <|endoftext|> to end texts with"},
+        {"added_tokens.0.id", "3", "its id is not"},
+        {"added_tokens.0", "{\"id\": 419, \"content\": \"hello\", \"special\": false}",
+         "added_tokens[0] is \"hello\", no special token"},
+    };
+    const char* const path = "test/golden/bpe_llama3_tokenizer.json";
+    Bpe* bpe;
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        CHECK_FAILS(open_changed(path, &changes[i], 1, &bpe), STATUS_BAD_FORMAT, changes[i].words);
+        CHECK(strncmp(status_message(), "t.json: ", 8) == 0 && strstr(status_message(), "--->") != NULL);
+    }
+    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
+        char text[40];
+        snprintf(text, sizeof text, "\"%s\"", patterns[i]);
+        const Change pattern = {"pre_tokenizer.pretokenizers.0.pattern.Regex", text, NULL};
+        CHECK_FAILS(open_changed(path, &pattern, 1, &bpe), STATUS_BAD_FORMAT, "pattern");
+        CHECK(strstr(status_message(), "--->") != NULL);
+    }
+    // a text that a pattern passes over is refused
+    const Change few = {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[\\\\s.]+\"", NULL};
+    BpeTokens tokens = {0};
+    CHECK_OK(open_changed(path, &few, 1, &bpe));
+    CHECK_OK(bpe_encode(bpe, " \xe3\x80\x80. ", 6, &tokens));
+    CHECK_FAILS(bpe_encode(bpe, ". the", 5, &tokens), STATUS_BAD_FORMAT, "cannot be split at byte 2");
+    bpe_tokens_free(&tokens);
+    bpe_close(bpe);
 }
 
 // As transformers wrote it over the years, and vocab.json with merges.txt: the same texts become the same
@@ -533,7 +606,7 @@ static void tokenizer_json_is_the_same_tokenizer(void) {
     check_golden(hf, "test/golden/bpe_texts.json", "tiny");
     CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(files)->hash);
     Bpe* bpe = NULL;
-    CHECK_OK(open_changed(older, 6, &bpe));
+    CHECK_OK(open_changed(BPE, older, 6, &bpe));
     Rng rng = rng_seed(seed);
     BpeTokens a = {0}, b = {0};
     for (int k = 0; k < 2000; k++) {
@@ -822,6 +895,7 @@ int main(int argc, char** argv) {
     } else {
         SKIP(gpt2_vocabulary_equals_golden_tokens, "no " SHARED_VOCAB);
     }
+    RUN(llama3_equals_golden_tokens);
     RUN(qwen2_equals_golden_tokens);
     RUN(byt5_equals_golden_ids);
     RUN(any_bytes_are_taken);
@@ -837,6 +911,7 @@ int main(int argc, char** argv) {
         RUN(without_the_library_the_package_is_named);
     }
     RUN(other_bpes_are_refused_by_field);
+    RUN(other_llama3s_are_refused_by_field);
     RUN(tokenizer_json_is_the_same_tokenizer);
     CHECK(mkdtemp(folder) != NULL);
     RUN(it_comes_back_as_it_was_written);

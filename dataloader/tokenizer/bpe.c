@@ -1,5 +1,6 @@
 #include "bpe.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -16,13 +17,6 @@
 #define SPLIT_PATTERN                                                           \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+|" \
     "[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
-
-// Qwen2's: digits one by one, line ends with what is before them, contractions in capitals.
-#define QWEN2_PATTERN(s, not_s, rest)                                             \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" rest \
-    "\\p{L}\\p{N}]+[\\r\\n]*|" s "*[\\r\\n]+|" s "+(?!" not_s ")|" s "+"
-#define QWEN2_SPLIT_PATTERN QWEN2_PATTERN("[" SPACES "]", "[^" SPACES "]", SPACES)
-static const char qwen2_regex[] = QWEN2_PATTERN("\\s", "\\S", "\\s");  // as tokenizer.json has it
 
 enum {
     MAX_TOKEN_BYTES = 255,
@@ -51,14 +45,17 @@ typedef struct {
 } CacheEntry;
 
 struct Bpe {
-    int32_t num_tokens, eot_token;
+    int32_t num_tokens, eot_token, bos_token;
     int32_t byte_ids[256];        // token of each single byte
     const unsigned char** texts;  // [num_tokens]
     uint8_t* text_bytes;          // [num_tokens]
-    Arena arena;                  // memory of the two
+    bool* is_special;             // [num_tokens]: no text becomes it
+    Arena arena;                  // memory of these, and of what follows up to `split`
+    int32_t* words;               // hash table of the tokens that are taken whole (ignore_merges), or NULL
+    uint32_t word_mask;           // its slots - 1, a power of two minus one
+    const char* pattern;          // of the split; NULL: GPT-2's
     Merge* merges;                // hash table by pair, linear probing
-    uint32_t merge_mask;          // slots - 1, a power of two minus one
-    bool is_qwen2;                // splits as Qwen2 does
+    uint32_t merge_mask;
     pcre2_code* split;
     pcre2_match_data* match;
     CacheEntry* cache;  // [CACHE_SLOTS], a word in the slot of its hash
@@ -99,8 +96,10 @@ static Status load_tokens(Bpe* bpe, json_t* root, const char* path) {
                     path, num_tokens);
     }
     bpe->num_tokens = (int32_t)num_tokens;
+    bpe->bos_token = -1;
     ARENA_TRY_NEW(bpe->texts, &bpe->arena, const unsigned char*, num_tokens);
     ARENA_TRY_NEW(bpe->text_bytes, &bpe->arena, uint8_t, num_tokens);
+    ARENA_TRY_NEW(bpe->is_special, &bpe->arena, bool, num_tokens);
     int16_t byte_of[ALPHABET_CHARS];
     int num_hidden = 0;
     memset(byte_of, -1, sizeof byte_of);
@@ -138,9 +137,43 @@ static Status load_tokens(Bpe* bpe, json_t* root, const char* path) {
                         "%s: no token for byte 0x%02x ---> a byte-level vocabulary has all 256", path, byte);
         }
     }
-    bpe->eot_token = id_of(root, BPE_EOT_TEXT);
-    if (bpe->eot_token >= 0) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_FORMAT, "%s: no token %s ---> use GPT-2's vocab.json", path, BPE_EOT_TEXT);
+    return STATUS_OK;
+}
+
+// end: its text; NULL: GPT-2's, or Llama 3's.
+static Status find_end(Bpe* bpe, const json_t* root, const char* end, const char* path) {
+    bpe->eot_token = id_of(root, end != NULL ? end : BPE_EOT_TEXT);
+    if (end == NULL && bpe->eot_token < 0) { bpe->eot_token = id_of(root, "<|end_of_text|>"); }
+    if (bpe->eot_token < 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: no token %.60s to end texts with ---> use the files of one model: "
+                    "tokenizer_config.json names its eos_token",
+                    path, end != NULL ? end : BPE_EOT_TEXT);
+    }
+    bpe->is_special[bpe->eot_token] = true;
+    return STATUS_OK;
+}
+
+// The slot of a word that is a token, or a free slot (-1).
+static int32_t* find_word(const Bpe* bpe, const unsigned char* word, size_t num_bytes) {
+    for (uint32_t slot = (uint32_t)hash_finish(hash_bytes(HASH_SEED, word, num_bytes));; slot++) {
+        int32_t* id = &bpe->words[slot & bpe->word_mask];
+        if (*id < 0 || (bpe->text_bytes[*id] == num_bytes && memcmp(bpe->texts[*id], word, num_bytes) == 0)) {
+            return id;
+        }
+    }
+}
+
+static Status make_words(Bpe* bpe) {
+    size_t num_slots = 16;
+    while (num_slots < 2 * (size_t)bpe->num_tokens) { num_slots *= 2; }
+    bpe->word_mask = (uint32_t)num_slots - 1;
+    ARENA_TRY_NEW(bpe->words, &bpe->arena, int32_t, num_slots);
+    memset(bpe->words, -1, num_slots * sizeof bpe->words[0]);
+    for (int32_t id = 0; id < bpe->num_tokens; id++) {
+        if (!bpe->is_special[id]) { *find_word(bpe, bpe->texts[id], bpe->text_bytes[id]) = id; }
+    }
+    return STATUS_OK;
 }
 
 // The slot of a pair, or the free slot for it.
@@ -179,6 +212,10 @@ static Status add_merge(Bpe* bpe, const json_t* root, const char* line, size_t n
             path, line_number, names[i]);
     }
     Merge* merge = find_merge(bpe, ids[0], ids[1]);
+    if (bpe->is_special[ids[2]]) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: line %d makes a special token ---> use the files of one model",
+                    path, line_number);
+    }
     if (merge->merged >= 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: line %d repeats an earlier merge", path, line_number);
     }
@@ -219,7 +256,9 @@ static Status load_merges(Bpe* bpe, const json_t* root, const VocabFile* table) 
 
 // --- tokenizer.json --------------------------------------------------------------------------------------
 
-#define AS_GPT2 "---> of tokenizer.json, only GPT-2's and Qwen2's byte-level BPE work"
+#define AS_GPT2                                                                                     \
+    "---> of tokenizer.json, only byte-level BPE as GPT-2's, or as Qwen2's and Llama 3's with one " \
+    "Split by a Regex, Isolated, before ByteLevel, works"
 // Not where it is the split that is refused: these have none, and GPT-2's would give other ids.
 #define OR_TABLES AS_GPT2 "; else put vocab.json and merges.txt in its place"
 
@@ -232,33 +271,81 @@ static const struct {
     {"model", "continuing_subword_prefix", "null|\"\""},
     {"model", "end_of_word_suffix", "null|\"\""},
     {"model", "byte_fallback", "null|false"},
-    {"model", "ignore_merges", "null|false"},
+    {"model", "ignore_merges", "null|false|true"},
     {"model", "dropout", "null|0|0.0"},
     {"normalizer", NULL, "null"},
     {"pre_tokenizer", "type", "\"ByteLevel\""},
     {"pre_tokenizer", "add_prefix_space", "false"},
     {"pre_tokenizer", "use_regex", "null|true"},
-    {"post_processor", "type", "null|\"ByteLevel\""},
 };
 
-// Qwen2's normalizer and pre-tokenizer, instead of those in the rules.
-static bool splits_as_qwen2(json_t* root) {
-    const char *normalizer, *list, *first, *regex, *behavior, *second;
+// The pattern of Qwen2's and Llama 3's pre_tokenizer; NULL: it is another one.
+static const char* split_of(json_t* root) {
+    const char *list, *first, *regex, *behavior, *second;
     int inverts, has_prefix, splits_again;
-    return json_unpack(root, "{s:{s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, {s:s, s:b, s:b}!]}}",
-                       "normalizer", "type", &normalizer, "pre_tokenizer", "type", &list, "pretokenizers",
-                       "type", &first, "pattern", "Regex", &regex, "behavior", &behavior, "invert", &inverts,
-                       "type", &second, "add_prefix_space", &has_prefix, "use_regex", &splits_again) == 0 &&
-           strcmp(normalizer, "NFC") == 0 && strcmp(list, "Sequence") == 0 && strcmp(first, "Split") == 0 &&
-           strcmp(regex, qwen2_regex) == 0 && strcmp(behavior, "Isolated") == 0 && !inverts &&
-           strcmp(second, "ByteLevel") == 0 && !has_prefix && !splits_again;
+    const bool is_split =
+        json_unpack(root, "{s:{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, {s:s, s:b, s:b}!]}}", "pre_tokenizer",
+                    "type", &list, "pretokenizers", "type", &first, "pattern", "Regex", &regex, "behavior",
+                    &behavior, "invert", &inverts, "type", &second, "add_prefix_space", &has_prefix,
+                    "use_regex", &splits_again) == 0 &&
+        strcmp(list, "Sequence") == 0 && strcmp(first, "Split") == 0 && strcmp(behavior, "Isolated") == 0 &&
+        !inverts && strcmp(second, "ByteLevel") == 0 && !has_prefix && !splits_again;
+    return is_split ? regex : NULL;
 }
 
-static Status check_rules(const json_t* root, bool is_qwen2, const char* path) {
+// How many characters of a pattern are copied as they are; 0: Oniguruma, whose it is, reads them in another
+// way than PCRE2, or may.
+static size_t common_chars(const char* at, bool in_class) {
+    static const char* const groups[] = {"(?:", "(?i:", "(?!", "(?="};
+    const char next = at[1];
+    bool is_group = next != '?' && next != '*';
+    for (int i = 0; i < 4; i++) { is_group = is_group || strncmp(at, groups[i], strlen(groups[i])) == 0; }
+    if (*at == '\\' && (next == 'p' || next == 'P')) {  // general categories: of one or two letters
+        const size_t num_chars = strcspn(at, "}") + 1;
+        return at[2] == '{' && num_chars <= 6 && at[num_chars - 1] == '}' ? num_chars : 0;
+    }
+    if (*at == '\\') {
+        return next == 'r' || next == 'n' || next == 't' || ispunct((unsigned char)next) ? 2 : 0;
+    }
+    if (in_class) { return *at != '[' && !(*at == '&' && next == '&'); }
+    return strchr(".^$", *at) == NULL && (*at != '(' || is_group) &&
+           (*at != '}' || (next != '+' && next != '?')) &&
+           (*at != '[' || (next != ']' && (next != '^' || at[2] != ']')));
+}
+
+// A pattern as PCRE2 has it, with white space as above.
+static Status translate(Bpe* bpe, const char* pattern, const char* path) {
+    bool in_class = false;
+    char *out, *to;
+    ARENA_TRY_NEW(out, &bpe->arena, char, (strlen(pattern) + 1) * sizeof SPACES);
+    to = out;
+    for (const char* at = pattern; *at != '\0';) {
+        const bool is_space = strncmp(at, "\\s", 2) == 0, is_other = strncmp(at, "\\S", 2) == 0;
+        if (is_space || (is_other && !in_class)) {
+            to += sprintf(to, in_class ? "%s" : is_space ? "[%s]" : "[^%s]", SPACES);
+            at += 2;
+            continue;
+        }
+        const size_t num_chars = common_chars(at, in_class);
+        if (num_chars == 0) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "%s: pre_tokenizer: pattern at \"%.20s\": not known here ---> use another tokenizer",
+                        path, at);
+        }
+        in_class = *at == '[' || (in_class && *at != ']');
+        memcpy(to, at, num_chars);
+        to += num_chars, at += num_chars;
+    }
+    *to = '\0';
+    bpe->pattern = out;
+    return STATUS_OK;
+}
+
+static Status check_rules(const json_t* root, bool has_split, const char* path) {
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         const bool is_split =
             strcmp(rules[i].part, "normalizer") == 0 || strcmp(rules[i].part, "pre_tokenizer") == 0;
-        if (is_qwen2 && is_split) { continue; }
+        if (has_split && is_split) { continue; }
         const json_t* value = json_object_get(root, rules[i].part);
         if (rules[i].field != NULL) { value = json_object_get(value, rules[i].field); }
         char* text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
@@ -283,30 +370,60 @@ static Status check_rules(const json_t* root, bool is_qwen2, const char* path) {
     return STATUS_OK;
 }
 
-// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts
-// by others: of GPT-2 only end-of-text may be one, which texts do not contain; Qwen2's follow its vocabulary,
-// and text that spells one stays text.
-static Status load_json(Bpe* bpe, json_t* root, const char* path) {
-    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
-    const json_t *merges = json_object_get(model, "merges"), *merge, *token;
+// A post_processor adds nothing, or a token before each text.
+static Status read_post_processor(Bpe* bpe, const json_t* vocab, json_t* part, const char* path) {
+    const char *type = json_string_value(json_object_get(part, "type")), *text, *bos = NULL;
     size_t i;
-    bpe->is_qwen2 = splits_as_qwen2(root);
-    TRY(check_rules(root, bpe->is_qwen2, path));
+    json_t* step;
+    if (type == NULL) { type = part == NULL || json_is_null(part) ? "ByteLevel" : "no text"; }
+    if (strcmp(type, "ByteLevel") == 0) { return STATUS_OK; }
+    if (strcmp(type, "Sequence") == 0) {
+        json_array_foreach(json_object_get(part, "processors"), i, step) {
+            TRY(read_post_processor(bpe, vocab, step, path));
+        }
+        return STATUS_OK;
+    }
+    if (strcmp(type, "TemplateProcessing") == 0 &&
+        (json_unpack(part, "{s:[{s:{s:s}}!]}", "single", "Sequence", "id", &text) == 0 ||
+         json_unpack(part, "{s:[{s:{s:s}}, {s:{s:s}}!]}", "single", "SpecialToken", "id", &bos, "Sequence",
+                     "id", &text) == 0)) {
+        bpe->bos_token = bos != NULL ? id_of(vocab, bos) : bpe->bos_token;
+        if (bos == NULL || bpe->bos_token >= 0) { return STATUS_OK; }
+    }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s: post_processor.type is \"%.40s\": more than a special token before each text " AS_GPT2,
+                path, type);
+}
+
+// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts
+// by others; here text that spells one stays text. So they must look like special ones.
+static Status load_json(Bpe* bpe, json_t* root, const char* end, const char* path) {
+    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+    const json_t *merges = json_object_get(model, "merges"), *merge, *token,
+                 *added = json_object_get(root, "added_tokens");
+    const char* split = split_of(root);
+    size_t i;
+    TRY(check_rules(root, split != NULL, path));
+    if (split != NULL) { TRY(translate(bpe, split, path)); }
     if (!json_is_object(vocab) || !json_is_array(merges)) {
         return FAIL(STATUS_BAD_FORMAT, "%s: model.%s " OR_TABLES, path,
                     json_is_object(vocab) ? "merges is no list" : "vocab is no object {\"token\": id, ...}");
     }
-    json_array_foreach(json_object_get(root, "added_tokens"), i, token) {
+    json_array_foreach(added, i, token) {
         const char* content = json_string_value(json_object_get(token, "content"));
-        if (content != NULL && bpe->is_qwen2) {
-            json_object_set(vocab, content, json_object_get(token, "id"));
-            continue;
+        if (content == NULL || (content[0] != '<' && !json_is_true(json_object_get(token, "special")))) {
+            return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens[%zu] is \"%.60s\", no special token " OR_TABLES,
+                        path, i, content != NULL ? content : "no string");
         }
-        if (content != NULL && strcmp(content, BPE_EOT_TEXT) == 0) { continue; }
-        return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens[%zu] is \"%.60s\", not " BPE_EOT_TEXT " " OR_TABLES,
-                    path, i, content != NULL ? content : "no string");
+        json_object_set(vocab, content, json_object_get(token, "id"));
     }
     TRY(load_tokens(bpe, vocab, path));
+    json_array_foreach(added, i, token) {
+        bpe->is_special[id_of(vocab, json_string_value(json_object_get(token, "content")))] = true;
+    }
+    TRY(find_end(bpe, vocab, end, path));
+    TRY(read_post_processor(bpe, vocab, json_object_get(root, "post_processor"), path));
+    if (json_is_true(json_object_get(model, "ignore_merges"))) { TRY(make_words(bpe)); }
     TRY(make_merges(bpe, json_array_size(merges), path));
     json_array_foreach(merges, i, merge) {
         char line[8 * MAX_TOKEN_BYTES] = "";
@@ -321,15 +438,20 @@ static Status load_json(Bpe* bpe, json_t* root, const char* path) {
 
 // --- opening ---------------------------------------------------------------------------------------------
 
-static Status compile_split(Bpe* bpe) {
+static Status compile_split(Bpe* bpe, const char* path) {
     int error;
     PCRE2_SIZE offset;
-    const char* pattern = bpe->is_qwen2 ? QWEN2_SPLIT_PATTERN : SPLIT_PATTERN;
+    uint32_t may_be_empty = 0;
+    const char* pattern = bpe->pattern != NULL ? bpe->pattern : SPLIT_PATTERN;
     bpe->split = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
-    if (bpe->split == NULL) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "split pattern: error %d ---> PCRE2 must be built with Unicode support", error);
+    if (bpe->split != NULL) { (void)pcre2_pattern_info(bpe->split, PCRE2_INFO_MATCHEMPTY, &may_be_empty); }
+    if (bpe->split == NULL || may_be_empty) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: split pattern: error %d ---> use another tokenizer (PCRE2 must be built with Unicode "
+            "support)",
+            path, bpe->split == NULL ? error : 0);
     }
     (void)pcre2_jit_compile(bpe->split, PCRE2_JIT_COMPLETE);  // otherwise it is interpreted, equally
     bpe->match = pcre2_match_data_create_from_pattern(bpe->split, NULL);
@@ -338,7 +460,7 @@ static Status compile_split(Bpe* bpe) {
     return FAIL(STATUS_NO_MEMORY, "no memory for the tokenizer's cache");
 }
 
-Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges) {
+Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges, const char* end) {
     json_error_t error;
     json_t* root = json_loadb(vocab->text, vocab->num_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
@@ -347,10 +469,11 @@ Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges) {
     }
     Bpe* bpe = calloc(1, sizeof *bpe);
     Status status = bpe == NULL      ? FAIL(STATUS_NO_MEMORY, "%s: no memory for it", vocab->name)
-                    : merges == NULL ? load_json(bpe, root, vocab->name)
+                    : merges == NULL ? load_json(bpe, root, end, vocab->name)
                                      : load_tokens(bpe, root, vocab->name);
+    if (status == STATUS_OK && merges != NULL) { status = find_end(bpe, root, end, vocab->name); }
     if (status == STATUS_OK && merges != NULL) { status = load_merges(bpe, root, merges); }
-    if (status == STATUS_OK) { status = compile_split(bpe); }
+    if (status == STATUS_OK) { status = compile_split(bpe, vocab->name); }
     json_decref(root);
     if (status != STATUS_OK) {
         bpe_close(bpe);
@@ -378,6 +501,10 @@ int32_t bpe_num_tokens(const Bpe* bpe) {
 
 int32_t bpe_eot_token(const Bpe* bpe) {
     return bpe->eot_token;
+}
+
+int32_t bpe_bos_token(const Bpe* bpe) {
+    return bpe->bos_token;
 }
 
 const unsigned char* bpe_token_text(const Bpe* bpe, int32_t token, int32_t* num_bytes) {
@@ -455,6 +582,8 @@ static void push_pair(Bpe* bpe, uint32_t left) {
 
 // Lowest rank first, then leftmost; entries whose pair no longer exists are skipped.
 static Status encode_word(Bpe* bpe, const unsigned char* word, uint32_t num_symbols, BpeTokens* out) {
+    const int32_t whole = bpe->words != NULL ? *find_word(bpe, word, num_symbols) : -1;
+    if (whole >= 0) { return bpe_tokens_add(out, whole); }
     TRY(word_reserve(bpe, num_symbols));
     TRY(tokens_reserve(out, num_symbols));
     Symbol* symbols = bpe->symbols;

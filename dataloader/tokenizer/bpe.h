@@ -1,5 +1,5 @@
 /*
-bpe.h -- text to tokens: exactly GPT-2's byte-level byte-pair encoding, or Qwen2's.
+bpe.h -- text to tokens: exactly GPT-2's byte-level byte-pair encoding, or Qwen2's, or Llama 3's.
 
     text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
 
@@ -9,9 +9,11 @@ U+0100, U+0101 ... ("Ġ", U+0120, is the blank). All checks of the tables happen
 
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
-"<|endoftext|>" inside a text is ordinary text; bpe_encode never returns the end-of-text token. Qwen2 splits
-by another pattern, and its tokenizer composes characters first (NFC), which is left out here: nearly all
-text is composed already; what is not gets other tokens.
+Special tokens inside a text, such as "<|endoftext|>", are ordinary text; bpe_encode never returns one. Qwen2
+and Llama 3 split by another pattern, which their tokenizer.json has. Llama 3 takes words that are tokens
+whole.
+Qwen2's tokenizer composes characters first (NFC), which is left out here: nearly all text is composed
+already; what is not gets other tokens.
 
 Cost: a cached word is one look-up; another of n bytes O(n log n). Encoding writes the cache, so one thread
 per Bpe; everything else is read-only.
@@ -33,14 +35,16 @@ typedef struct {
     int64_t num_tokens, capacity;
 } BpeTokens;
 
-// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2 or Qwen2, which has both.
-// Other features (Unigram, other splits, normalizers ...) are refused by field; what does not affect encoding
-// is ignored. Messages name file, and token or line.
-Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges);
+// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2, Qwen2 or Llama 3, which has
+// both. Other features (Unigram, other splits, normalizers ...) are refused by field; what does not affect
+// encoding is ignored. end: the text of the end-of-text token; NULL: "<|endoftext|>" or "<|end_of_text|>".
+// Messages name file, and token or line.
+Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges, const char* end);
 void bpe_close(Bpe* bpe);  // NULL is allowed
 
 int32_t bpe_num_tokens(const Bpe* bpe);  // the vocabulary
 int32_t bpe_eot_token(const Bpe* bpe);
+int32_t bpe_bos_token(const Bpe* bpe);  // before each text, as post_processor says; -1: none
 
 // Appends the tokens of a text. STATUS_BAD_FORMAT if the text is not UTF-8; `out` is then unchanged.
 Status bpe_encode(Bpe* bpe, const char* text, size_t num_bytes, BpeTokens* out);

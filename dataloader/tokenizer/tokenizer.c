@@ -107,6 +107,7 @@ static Status take_bpe(Tokenizer* t) {
                              .pad_token = -1,
                              .tokenizer = TOKENIZER_GPT2,
                              .input_end = INPUT_END_NEWLINE};
+    if (!t->options.without_bos) { t->bos_token = bpe_bos_token(t->bpe); }
     TRY(start_texts(t, num_tokens));
     for (int32_t token = 0; token < num_tokens; token++) {
         int32_t num_bytes;
@@ -204,7 +205,7 @@ static Status open_gpt2(Tokenizer* t) {
     }
     const VocabFile* merges = num_files == 2 ? &tables[1] : NULL;
     SampleTokenizer kind;
-    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], merges); }
+    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], merges, t->options.end); }
     if (status == STATUS_OK) { status = vocab_hash_json(&t->hash, &kind, &tables[0], merges); }
     free(texts[0]);
     free(texts[1]);
@@ -301,7 +302,7 @@ Status tokenizer_save(const Tokenizer* t, const char* folder) {
 // --- tokenizer folder -------------------------------------------------------------------------------------
 
 static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerChoice choice) {
-    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1, false};
+    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1, false, NULL};
     bool is_there = true;
     for (int i = 0; i < 2 && file_names[choice][i] != NULL; i++) {
         snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, file_names[choice][i]);
@@ -364,6 +365,7 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
     }
     options.extra_ids = extra_ids >= 0 ? extra_ids : config.extra_ids;
     options.without_bos = config.without_bos;
+    options.end = config.end[0] != '\0' ? config.end : NULL;
     TRY(open_files(f, &options, folder));
     SampleInputEnd input_end = f->data.vocab.input_end;
     f->data.vocab = *tokenizer_vocab(f->tokenizer);

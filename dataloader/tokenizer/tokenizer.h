@@ -6,7 +6,7 @@ tokenizer.h -- text to tokens by one of several tokenizers.
     byt5           the byte + 3; 0 padding, 1 </s>, 2 <unk>; 125 sentinels       nothing to read
     sentencepiece  pieces as in T5 (spiece.h), and sentinels after them         spiece.model
                    pieces as in Llama, without sentinels                         tokenizer.model
-    hf             the same as gpt2, or Qwen2's BPE                              tokenizer.json
+    hf             the same as gpt2, or Qwen2's or Llama 3's BPE                 tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
 text that spells one ("</s>", "<extra_id_0>") stays text.
@@ -33,7 +33,8 @@ typedef struct {
     TokenizerChoice choice;
     const char* paths[2];  // gpt2: vocab.json, merges.txt; sentencepiece: spiece.model; hf: tokenizer.json
     int32_t extra_ids;     // sentencepiece: sentinels after the pieces; T5 100, mT5 0; -1: by the model
-    bool without_bos;      // tokenizer.model: tokenizer_begin() adds no <s>
+    bool without_bos;      // tokenizer_begin() adds nothing
+    const char* end;       // gpt2, hf: the text of the end-of-text token; NULL: the usual one
 } TokenizerOptions;
 
 typedef struct Tokenizer Tokenizer;
@@ -51,7 +52,8 @@ const SampleVocab* tokenizer_vocab(const Tokenizer* tokenizer);
 // unchanged.
 Status tokenizer_encode(Tokenizer* tokenizer, const char* text, size_t num_bytes, BpeTokens* out);
 
-// Appends what stands before a text that is no continuation: <s> where the model is a Llama's, else nothing.
+// Appends what stands before a text that is no continuation: <s> or <|begin_of_text|> where the model is a
+// Llama's, else nothing.
 Status tokenizer_begin(const Tokenizer* tokenizer, BpeTokens* out);
 
 // The text of a token: 1 ... 255 bytes, not NUL-terminated; NULL for an id outside the vocabulary. In

@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     char *first = fuzz_text(data, vocab_bytes), *second = fuzz_text(data + merges_at, num_bytes - merges_at);
     VocabFile vocab = {"v.json", first, vocab_bytes}, merges = {"m.txt", second, num_bytes - merges_at};
     Bpe* bpe;
-    Status status = bpe_open(&bpe, &vocab, merges_at < num_bytes ? &merges : NULL);
+    Status status = bpe_open(&bpe, &vocab, merges_at < num_bytes ? &merges : NULL, NULL);
     if (status == STATUS_OK) {
         BpeTokens tokens = {0};
         fuzz_bpe_text(bpe, data, num_bytes < 200 ? num_bytes : 200, &tokens);

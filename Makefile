@@ -48,7 +48,7 @@ DYNAPIPE_OBJS        = $(RIVALS_OBJS) $(DYNAPIPE_PLAN_SRCS:%.c=$(DYNAPIPE_PLAN_O
 LIBS      := -lm -lpthread
 BLAS_LIBS := -lopenblas
 TEXT_LIBS := $(DYNAPIPE_TEXT_LIBS)
-TOKENIZER_OBJS := $(DYNAPIPE_TOKENIZER_SRCS:%.c=$(OUT)/%.o)
+TOKENIZER_OBJS := $(patsubst %/bpe.o,%/bpe$(if $(UTF8PROC),_utf8proc).o,$(DYNAPIPE_TOKENIZER_SRCS:%.c=$(OUT)/%.o))
 SPIECE_OBJ     := $(OUT)/$(basename $(DYNAPIPE_SPIECE_SRC)).o
 SPIECE_LIBS    := $(DYNAPIPE_SPIECE_LIBS)
 PREPARE_OBJS   := $(DYNAPIPE_PREPARE_SRCS:%.c=$(OUT)/%.o)
@@ -162,8 +162,8 @@ $(OUT)/session_alone.o: $(DYNAPIPE_DIR)/run/session.c
 $(OUT)/prepare_data: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(dynapipe_say_spiece)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
-# the same where there is no such library, for test/test_prepare_data.sh
-$(OUT)/prepare_data-plain: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+# the same where there are no such libraries, for test/test_prepare_data.sh
+$(OUT)/prepare_data-plain: $(PREPARE_OBJS) $(TOKENIZER_OBJS:%_utf8proc.o=%.o) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -235,6 +235,10 @@ $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -c $< -o $@
+$(OUT)/dataloader/%_utf8proc.o: dataloader/%.c
+	@mkdir -p $(@D)
+	@echo "cc $< with utf8proc"
+	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_UTF8PROC -c $< -o $@
 $(OUT)/dataloader/%.o: dataloader/%.cpp
 	@mkdir -p $(@D)
 	@echo "c++ $<"

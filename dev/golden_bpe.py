@@ -5,14 +5,13 @@
 
 Writes test/golden/bpe_tiny_vocab.json, bpe_tiny_merges.txt (a small vocabulary trained on the texts below),
 and bpe_texts.json (the texts with their tokens in both vocabularies); bpe_qwen2_tokenizer.json and
-bpe_llama3_tokenizer.json (the small vocabulary, split as these models do) and bpe_like_texts.json (their tokens of texts
-in NFC). The texts below are our own; GPT-2's vocabulary is not copied.
+bpe_llama3_tokenizer.json (the small vocabulary, split as these models do) and bpe_like_texts.json (their tokens). The
+texts below are our own; GPT-2's vocabulary is not copied.
 """
 import argparse
 import json
 import os
 import random
-import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -103,7 +102,7 @@ def write_likes(texts, folder):
         single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", llama3.token_to_id("<|begin_of_text|>"))])])
     qwen2.save(f"{folder}/bpe_qwen2_tokenizer.json", pretty=False)
     llama3.save(f"{folder}/bpe_llama3_tokenizer.json", pretty=False)
-    texts = [t for t in texts if unicodedata.normalize("NFC", t) == t and "<|endoftext|>" not in t]
+    texts = [t for t in texts if "<|endoftext|>" not in t]
     with open(f"{folder}/bpe_like_texts.json", "w", encoding="ascii") as f:
         rows = [json.dumps({"text": t, "qwen2": a, "llama3": b}, separators=(",", ":")) for t, a, b in
                 zip(texts, encode_all(qwen2, texts), encode_all(llama3, texts))]

@@ -9,6 +9,7 @@ declare -A need=(
     [libpcre2-dev]="ls /usr/include/pcre2.h" [libjansson-dev]="ls /usr/include/jansson.h"
     [gzip]="command -v gzip" [zstd]="command -v zstd"
     [libsentencepiece-dev]="ls /usr/include/sentencepiece_processor.h" [g++]="command -v g++"
+    [libutf8proc-dev]="ls /usr/include/utf8proc.h"
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
     need+=([clang]="command -v clang" [clang-format]="command -v clang-format" [ccache]="command -v ccache"

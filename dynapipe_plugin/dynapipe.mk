@@ -46,7 +46,7 @@ DYNAPIPE_OPT ?= -O2
 
 # Never the tree's flags: with -Ofast a planner's decisions would depend on the compiler, and all ranks must plan alike.
 DYNAPIPE_CPPFLAGS := -DDYNAPIPE
-dynapipe_flags_prepare = -std=gnu11 -g -fPIC $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) \
+dynapipe_flags_prepare = -std=gnu11 -g -fPIC $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) $(if $(UTF8PROC),-DDYNAPIPE_UTF8PROC) \
                          $(if $(SENTENCEPIECE),-DDYNAPIPE_SPIECE_LINKED)
 dynapipe_flags_cpu = -std=gnu11 -g -fPIC $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) \
                      $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS))

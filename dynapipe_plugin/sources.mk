@@ -2,7 +2,7 @@
 # dynapipe.mk (anybody's Makefile) and by this project's own; makes no rule.
 #
 # May be set before: DYNAPIPE_MPICC (a compiler wrapper), or DYNAPIPE_MPI_CFLAGS and DYNAPIPE_MPI_LIBS; DYNAPIPE_NO_MPI=1: for
-# one process. DYNAPIPE_TEXT_LIBS. SENTENCEPIECE= (none). CUDA_HOME, NCCL_HOME, NO_NCCL=1.
+# one process. DYNAPIPE_TEXT_LIBS. SENTENCEPIECE=, UTF8PROC= (none). CUDA_HOME, NCCL_HOME, NO_NCCL=1.
 
 # Where this file lies, as make sees it: "dynapipe_plugin"; what lies beside it has DYNAPIPE_ROOT in front ("" or "../../").
 DYNAPIPE_DIR  := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
@@ -28,10 +28,14 @@ DYNAPIPE_ADAPTER_SRCS := $(wildcard $(DYNAPIPE_DIR)/adapters/*.c)
 ifeq ($(origin SENTENCEPIECE),undefined)
 SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))
 endif
+# utf8proc composes characters, as Qwen2's tokenizer does (UTF8PROC=: none, and such tokenizers are refused).
+ifeq ($(origin UTF8PROC),undefined)
+UTF8PROC := $(firstword $(wildcard /usr/include/utf8proc.h /usr/local/include/utf8proc.h))
+endif
 DYNAPIPE_PREPARE_SRCS   := $(wildcard $(DYNAPIPE_ROOT)dataloader/prepare/*.c $(DYNAPIPE_ROOT)dataloader/records/*.c) $(DYNAPIPE_ROOT)dataloader/data_json.c
 DYNAPIPE_TOKENIZER_SRCS := $(filter-out %/spiece_missing.c,$(wildcard $(DYNAPIPE_ROOT)dataloader/tokenizer/*.c))
 DYNAPIPE_SPIECE_SRC      = $(DYNAPIPE_ROOT)dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.cpp,spiece_missing.c)
-DYNAPIPE_SPIECE_LIBS     = $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
+DYNAPIPE_SPIECE_LIBS     = $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++) $(if $(UTF8PROC),-lutf8proc)
 dynapipe_say_spiece      = $(if $(SENTENCEPIECE),,@echo "prepare_data: without SentencePiece ---> for T5's tokens: apt-get install libsentencepiece-dev g++, then make again")
 
 # --- MPI: any that has a compiler wrapper or a pkg-config file ---------------------------------------------------

@@ -85,6 +85,8 @@ check "byt5" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/byt5" 
 check "byt5: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/byt5/train.bin")" = "384 1 3 0 2" ]
 check "byt5: tokens" [ "$(echo $(sample "$dir/byt5/train.bin"))" = "2 2 101 1 102 1" ]
 make --no-print-directory -s build/release/prepare_data-plain || exit 1
+tokenizer qwen2 bpe_qwen2_tokenizer.json=tokenizer.json
+fails "built without utf8proc ---> install libutf8proc-dev" build/release/prepare_data-plain --tokenizer "$dir/qwen2.tok" --out "$dir/x" "$dir/one.jsonl"
 fails "built without SentencePiece ---> install libsentencepiece-dev" build/release/prepare_data-plain --tokenizer "$dir/t5.tok" --out "$dir/x" "$dir/one.jsonl"
 if ldd ./prepare_data | grep -q sentencepiece; then
     good t "The planner cuts the batch." "h" >"$dir/t5.jsonl"

@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef DYNAPIPE_UTF8PROC
+#include <utf8proc.h>
+#endif
 #include "../../util/arena.h"
 #include "../../util/numbers.h"
 
@@ -54,6 +57,7 @@ struct Bpe {
     int32_t* words;               // hash table of the tokens that are taken whole (ignore_merges), or NULL
     uint32_t word_mask;           // its slots - 1, a power of two minus one
     const char* pattern;          // of the split; NULL: GPT-2's
+    bool composes;                // texts, to NFC, before
     Merge* merges;                // hash table by pair, linear probing
     uint32_t merge_mask;
     pcre2_code* split;
@@ -273,7 +277,7 @@ static const struct {
     {"model", "byte_fallback", "null|false"},
     {"model", "ignore_merges", "null|false|true"},
     {"model", "dropout", "null|0|0.0"},
-    {"normalizer", NULL, "null"},
+    {"normalizer", NULL, "null|{\"type\":\"NFC\"}"},
     {"pre_tokenizer", "type", "\"ByteLevel\""},
     {"pre_tokenizer", "add_prefix_space", "false"},
     {"pre_tokenizer", "use_regex", "null|true"},
@@ -343,9 +347,7 @@ static Status translate(Bpe* bpe, const char* pattern, const char* path) {
 
 static Status check_rules(const json_t* root, bool has_split, const char* path) {
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        const bool is_split =
-            strcmp(rules[i].part, "normalizer") == 0 || strcmp(rules[i].part, "pre_tokenizer") == 0;
-        if (has_split && is_split) { continue; }
+        if (has_split && strcmp(rules[i].part, "pre_tokenizer") == 0) { continue; }
         const json_t* value = json_object_get(root, rules[i].part);
         if (rules[i].field != NULL) { value = json_object_get(value, rules[i].field); }
         char* text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
@@ -405,6 +407,15 @@ static Status load_json(Bpe* bpe, json_t* root, const char* end, const char* pat
     size_t i;
     TRY(check_rules(root, split != NULL, path));
     if (split != NULL) { TRY(translate(bpe, split, path)); }
+    bpe->composes = json_is_object(json_object_get(root, "normalizer"));
+#ifndef DYNAPIPE_UTF8PROC
+    if (bpe->composes) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: normalizer is NFC, this program was built without utf8proc ---> install "
+                    "libutf8proc-dev, then make prepare_data generate again",
+                    path);
+    }
+#endif
     if (!json_is_object(vocab) || !json_is_array(merges)) {
         return FAIL(STATUS_BAD_FORMAT, "%s: model.%s " OR_TABLES, path,
                     json_is_object(vocab) ? "merges is no list" : "vocab is no object {\"token\": id, ...}");
@@ -655,9 +666,32 @@ static Status encode_split(Bpe* bpe, const unsigned char* text, size_t num_bytes
     return STATUS_OK;
 }
 
+// ASCII is composed already. *out NULL: so is the text, or it is no UTF-8, which the split reports.
+static Status compose(unsigned char** out, size_t* num_bytes, const char* text) {
+    *out = NULL;
+#ifdef DYNAPIPE_UTF8PROC
+    size_t num_ascii = 0;
+    while (num_ascii < *num_bytes && (unsigned char)text[num_ascii] < 0x80) { num_ascii++; }
+    if (num_ascii == *num_bytes) { return STATUS_OK; }
+    const utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t*)text, (utf8proc_ssize_t)*num_bytes,
+                                                 out, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (length >= 0) { *num_bytes = (size_t)length; }
+    if (length < 0 && length != UTF8PROC_ERROR_INVALIDUTF8) {
+        return FAIL(STATUS_NO_MEMORY, "no memory to compose a text of %zu bytes", *num_bytes);
+    }
+#else
+    (void)num_bytes, (void)text;
+#endif
+    return STATUS_OK;
+}
+
 Status bpe_encode(Bpe* bpe, const char* text, size_t num_bytes, BpeTokens* out) {
     int64_t before = out->num_tokens;
-    Status status = encode_split(bpe, (const unsigned char*)text, num_bytes, out);
+    unsigned char* composed = NULL;
+    if (bpe->composes) { TRY(compose(&composed, &num_bytes, text)); }
+    const unsigned char* bytes = composed != NULL ? composed : (const unsigned char*)text;
+    Status status = encode_split(bpe, bytes, num_bytes, out);
+    free(composed);
     if (status != STATUS_OK) { out->num_tokens = before; }
     return status;
 }

@@ -11,9 +11,7 @@ Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
 Special tokens inside a text, such as "<|endoftext|>", are ordinary text; bpe_encode never returns one. Qwen2
 and Llama 3 split by another pattern, which their tokenizer.json has. Llama 3 takes words that are tokens
-whole.
-Qwen2's tokenizer composes characters first (NFC), which is left out here: nearly all text is composed
-already; what is not gets other tokens.
+whole. Qwen2 composes characters first (NFC), for which the library utf8proc is needed.
 
 Cost: a cached word is one look-up; another of n bytes O(n log n). Encoding writes the cache, so one thread
 per Bpe; everything else is read-only.

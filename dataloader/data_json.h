@@ -35,6 +35,9 @@ typedef struct {
     const char *joint, *turn_end;  // before and after an answer that is part of an input (encoder-decoder)
 } DataTemplate;
 
+// Before and after the name of a special token in a text that a template has made. No text in UTF-8 has it.
+#define DATA_SPECIAL '\xff'
+
 extern const DataTemplate data_plain;  // the messages, line by line
 
 typedef struct {

@@ -123,12 +123,25 @@ else
     echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
 
-# --- Llama 3: <|begin_of_text|> first, answers end as tokenizer_config.json says
+# --- Llama 3: <|begin_of_text|> first, answers end as tokenizer_config.json says; special tokens of a chat are named by the template
+# alone, not by who writes
 tokenizer llama3 bpe_llama3_tokenizer.json=tokenizer.json
 echo '{"eos_token": {"content": "<|eot_id|>"}}' >"$dir/llama3.tok/tokenizer_config.json"
+echo '{"task": "t", "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a<|eot_id|>"}, {"role": "assistant",
+    "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d<|eot_id|>"}]}' | tr -d '\n' >"$dir/chat.jsonl"
 ids() { echo $(tail -c "$((2 * $(tokens "$1")))" "$1" | od -An -v -tu2); }
-check "llama3" ./prepare_data --tokenizer "$dir/llama3.tok" --val-fraction 0 --out "$dir/chat" "$dir/one.jsonl" >/dev/null
-check "llama3: begin and end" [ "$(ids "$dir/chat/train.bin" | awk '{print $1, $NF}') $(number "$dir/chat/train.bin" 40 4)" = "419 423 423" ]
+text() { echo "$(ids "$1")" | tr ' ' '\n' | awk '$1 >= 419 {printf "%s", substr("BEhe.", $1 - 418, 1); next} {printf "_"}' | tr -s _; }
+check "llama3" ./prepare_data --template llama3 --tokenizer "$dir/llama3.tok" --val-fraction 0 --out "$dir/chat" "$dir/chat.jsonl" >/dev/null
+check "llama3: special tokens: $(text "$dir/chat/train.bin")" [ "$(text "$dir/chat/train.bin")" = "Bh_e_.h_e_.h_e_.h_e_.h_e_." ]
+check "llama3: the end" [ "$(number "$dir/chat/train.bin" 40 4)" = 423 ]
+check "one's own" ./prepare_data --template '{<|start_header_id|>}{inputs}{<|eot_id|>}{targets}' --tokenizer "$dir/llama3.tok" --val-fraction 0 \
+    --out "$dir/own" "$dir/one.jsonl" >/dev/null
+check "one's own: special tokens" [ "$(text "$dir/own/train.bin")" = "Bh_._." ]
+check "what stands behind the input counts" [ "$(number "$dir/own/train.bin" 68 4)" = 1 ]
+misused "<|im_end|> is no special token of this tokenizer" ./prepare_data --template '{inputs}{<|im_end|>}{targets}' --tokenizer "$dir/llama3.tok" --out "$dir/x" "$dir/one.jsonl"
+check "chatml, where there are none, is text" ./prepare_data --template chatml --tokenizer "$dir/llama3.tok" --val-fraction 0 --out "$dir/own" "$dir/chat.jsonl" >/dev/null
+check "chatml: no special token" [ "$(text "$dir/own/train.bin")" = "B_._." ]
+rm "$dir/llama3.tok/tokenizer_config.json"
 echo '{"eos_token": "<|im_end|>"}' >"$dir/llama3.tok/tokenizer_config.json"
 fails "no token <|im_end|> to end texts with" ./prepare_data --tokenizer "$dir/llama3.tok" --out "$dir/x" "$dir/one.jsonl"
 fails 'pre_tokenizer.type is null' ./prepare_data --tokenizer "$dir/none.tok" --out "$dir/x" "$dir/one.jsonl"

@@ -343,6 +343,8 @@ static void packed_files_are_read_to_their_end(void) {
 
 // --- record form --------------------
 
+#define SPECIAL(name) "\xff" name "\xff"
+#define ROLE(name) SPECIAL("<|start_header_id|>") name SPECIAL("<|end_header_id|>") "\n\n"
 static const struct {
     const char *form, *record, *turns;  // turns: inputs~targets~inputs~targets
     RecordForm kind;
@@ -369,8 +371,21 @@ static const struct {
      "'assistant', 'content': 'b'}]}",
      "q~a\nb", RECORD_CHAT},
     {"chatml", TALK,
-     "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1\nq2<|im_end|>\n<|im_start|>assistant\n~a1~\n<|im_"
-     "start|>user\nt<|im_end|>\n<|im_start|>assistant\n~a2",
+     SPECIAL("<|im_start|>") "system\nS" SPECIAL("<|im_end|>") "\n" SPECIAL(
+         "<|im_start|>") "user\nq1\nq2" SPECIAL("<|im_end|>") "\n" SPECIAL("<|im_start|>") "assistant\n~a1~"
+                                                                                           "\n" SPECIAL(
+                                                                                               "<|"
+                                                                                               "im_"
+                                                                                               "star"
+                                                                                               "t|>") "user\n"
+                                                                                                      "t" SPECIAL("<|im_end|>") "\n" SPECIAL(
+                                                                                                          "<|"
+                                                                                                          "im"
+                                                                                                          "_s"
+                                                                                                          "ta"
+                                                                                                          "rt"
+                                                                                                          "|"
+                                                                                                          ">") "assistant\n~a2",
      RECORD_CHAT},
     {"llama2", TALK, "[INST] <<SYS>>\nS\n<</SYS>>\n\nq1\nq2 [/INST]~ a1~[INST] t [/INST]~ a2", RECORD_CHAT},
     {"alpaca", "{'instruction': 'i', 'input': 'c', 'output': 'o'}",
@@ -381,6 +396,15 @@ static const struct {
     {"alpaca", "{'inputs': 'i', 'targets': 't'}",
      "Below is an instruction that describes a task. Write a response that appropriately completes the "
      "request.\n\n### Instruction:\ni\n\n### Response:\n~t",
+     RECORD_PLAIN},
+    {"llama3", TALK,
+     ROLE("system") "S" SPECIAL("<|eot_id|>") ROLE("user") "q1\nq2" SPECIAL("<|eot_id|>")
+         ROLE("assistant") "~a1~" ROLE("user") "t" SPECIAL("<|eot_id|>") ROLE("assistant") "~a2",
+     RECORD_CHAT},
+    // only what the template says is special, not what a record does
+    {"{<s>}{inputs}{<a>}{{<b>}} {<c} {<>} {targets}{<|e|>}",
+     "{'inputs': '{<s>}<s>', 'targets': '{<|e|>}', '<c': 'x'}",
+     SPECIAL("<s>") "{<s>}<s>" SPECIAL("<a>") "{<b>} x " SPECIAL("<>") " ~{<|e|>}" SPECIAL("<|e|>"),
      RECORD_PLAIN},
     {"Q: {inputs}\\nA: {targets}!", "{'question': 'q', 'answer': 'a'}", "Q: q\nA: ~a!", RECORD_QUESTION},
     {"{{{n}}} {question}|{answer}", "{'question': 'q', 'answer': 'a', 'n': 3}", "{3} q|~a", RECORD_QUESTION},
@@ -418,7 +442,7 @@ static void fields_may_have_names_of_their_own(void) {
     CHECK_EQ(strcmp(reader.file_task, "tasks"), 0);
     check_end(&reader);
     CHECK_FAILS(record_template_open(&form, "gpt9", NULL), STATUS_BAD_OPTION,
-                "plain, alpaca, chatml, llama2");
+                "plain, alpaca, chatml, llama2, llama3");
     CHECK_FAILS(record_template_open(&form, "{inputs", NULL), STATUS_BAD_OPTION, "is no {field}");
     CHECK_FAILS(record_template_open(&form, "{}", NULL), STATUS_BAD_OPTION, "is no {field}");
 }
@@ -557,6 +581,9 @@ static const struct {
     {"alpaca", "{'instruction': 'i', 'input': 'c', 'output': 'o'}", NULL, NULL, NULL},
     {"chatml", TALK, NULL, NULL, NULL},
     {"llama2", TALK, NULL, NULL, NULL},
+    {"llama3", TALK, NULL, NULL, NULL},
+    {"{<|u|>}{inputs}{<|a|>}{targets}{<|e|>}", "{'inputs': 'i', 'targets': 't'}", NULL, NULL,
+     "{<|u|>}{inputs}{<|a|>}"},
     {"{system}{inputs}?{targets}.", TALK, NULL, NULL, "{inputs}?"},
     {"plain", TALK, NULL, NULL, "{inputs}"},
 };
@@ -598,10 +625,10 @@ static void what_is_asked_is_what_was_learnt(void) {
         bool ok = own_forms[i].prompt == NULL || strcmp(again.form.prompt, own_forms[i].prompt) == 0;
         if (!ok) { printf("form %zu: prompt '%s'\n", i, again.form.prompt); }
         CHECK(ok);
-        size_t tail_bytes, again_bytes;
-        const char* tail = record_template_tail(&form, &tail_bytes);
-        const char* again_tail = record_template_tail(&again, &again_bytes);
-        CHECK(tail_bytes == again_bytes && memcmp(tail, again_tail, tail_bytes) == 0);
+        RecordText tail, again_tail;
+        CHECK_OK(record_template_tail(&form, &tail));
+        CHECK_OK(record_template_tail(&again, &again_tail));
+        CHECK(same_text(tail, again_tail));
         fields.asks = true;
         char* less = without_targets(own_forms[i].record, learnt.fields.targets);
         const bool is_text = learnt.form == RECORD_TEXT;  // recognised by what is missing then

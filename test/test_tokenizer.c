@@ -165,6 +165,39 @@ static void composed_and_not_are_one_text(void) {
     tokenizer_close(tokenizer);
 }
 
+// The name of a special token between marks is its id, of no token text; the same text without marks is text.
+static void templates_name_special_tokens(void) {
+    static const char text[] = "the\xff<|eot_id|>\xff<|eot_id|>\xff<|x|>\xff a\xff<|begin_of_text|>\xff";
+    Tokenizer* tokenizers[] = {open_like("llama3", NULL), open_choice(CHOICE_BYTES),
+                               open_choice(CHOICE_BYT5)};
+    const char* const parts[3][4] = {{"the", "<|eot_id|><|x|> a", ""},
+                                     {"the<|eot_id|><|eot_id|><|x|> a<|begin_of_text|>"},
+                                     {"the<|eot_id|><|eot_id|><|x|> a<|begin_of_text|>"}};
+    const int32_t specials[] = {423, 419};
+    for (int k = 0; k < 3; k++) {
+        BpeTokens got = {0}, expected = {0};
+        CHECK_OK(tokenizer_encode_filled(tokenizers[k], text, sizeof text - 1, false, &got));
+        for (int i = 0; i < 3 && parts[k][i] != NULL; i++) {
+            CHECK_OK(tokenizer_encode(tokenizers[k], parts[k][i], strlen(parts[k][i]), &expected));
+            if (k == 0 && i < 2) { CHECK_OK(bpe_tokens_add(&expected, specials[i])); }
+        }
+        CHECK_EQ(got.num_tokens, expected.num_tokens);
+        CHECK(memcmp(got.ids, expected.ids, (size_t)got.num_tokens * sizeof *got.ids) == 0);
+        const int64_t before = got.num_tokens;
+        CHECK_FAILS(tokenizer_encode_filled(tokenizers[k], text, sizeof text - 1, true, &got),
+                    STATUS_BAD_OPTION,
+                    k == 0 ? "<|x|> is no special token" : "<|eot_id|> is no special token");
+        CHECK_EQ(got.num_tokens, before);
+        got.num_tokens = 0;
+        CHECK_OK(tokenizer_encode_filled(tokenizers[k], k == 2 ? "\xff</s>\xff" : "\xff<|endoftext|>\xff",
+                                         k == 2 ? 6 : 15, k > 0, &got));
+        CHECK(k == 0 || (got.num_tokens == 1 && got.ids[0] == tokenizer_vocab(tokenizers[k])->eot_token));
+        bpe_tokens_free(&got);
+        bpe_tokens_free(&expected);
+        tokenizer_close(tokenizers[k]);
+    }
+}
+
 static bool has_utf8proc(void) {
     Tokenizer* tokenizer = NULL;
     const TokenizerOptions options = {CHOICE_HF, {"test/golden/bpe_qwen2_tokenizer.json"}, 0, false, NULL};
@@ -920,6 +953,7 @@ int main(int argc, char** argv) {
         SKIP(gpt2_vocabulary_equals_golden_tokens, "no " SHARED_VOCAB);
     }
     RUN(llama3_equals_golden_tokens);
+    RUN(templates_name_special_tokens);
     if (has_utf8proc()) {
         RUN(qwen2_equals_golden_tokens);
         RUN(composed_and_not_are_one_text);

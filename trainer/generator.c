@@ -20,12 +20,16 @@
 
 enum { BAD_SHOWN = 10 };
 
-static void* room(Arena* arena, size_t num_bytes) {
-    void* out = arena_alloc_raw(arena, num_bytes);
-    if (out != NULL) { return out; }
+static _Noreturn void end_without_memory(void) {
     fprintf(stderr,
             "error: no memory for prompts and answers ---> shorter lines, or a smaller --max-tokens\n");
     exit(EXIT_FAILURE);
+}
+
+static void* room(Arena* arena, size_t num_bytes) {
+    void* out = arena_alloc_raw(arena, num_bytes);
+    if (out == NULL) { end_without_memory(); }
+    return out;
 }
 
 static char* copy_of(RecordText text, Arena* arena) {
@@ -39,22 +43,30 @@ static void add_part(Prompt* out, PromptPartKind kind, RecordText text, Arena* a
     out->parts[out->num_parts++] = (PromptPart){copy_of(text, arena), text.num_bytes, kind};
 }
 
+static RecordText plain_text(const char* begin, const char* end, Arena* arena) {
+    RecordText out;
+    if (record_template_plain(&out, begin, end, arena) != STATUS_OK) { end_without_memory(); }
+    return out;
+}
+
 // --- prompts from records ----------------------------------------------------------------------------------
 
 // Earlier turns as text of one input.
 static void join(const Prompts* p, Prompt* out, Arena* arena) {
-    const char *joint = p->form.form.joint, *turn_end = p->form.form.turn_end;
+    const char *joint_text = p->form.form.joint, *end_text = p->form.form.turn_end;
+    const RecordText joint = plain_text(joint_text, joint_text + strlen(joint_text), arena);
+    const RecordText turn_end = plain_text(end_text, end_text + strlen(end_text), arena);
     size_t num_bytes = 1;
     for (int i = 0; i < out->num_parts; i++) {
-        num_bytes += out->parts[i].num_bytes + strlen(joint) + strlen(turn_end);
+        num_bytes += out->parts[i].num_bytes + joint.num_bytes + turn_end.num_bytes;
     }
     char *text = room(arena, num_bytes), *at = text;
     for (int i = 0; i < out->num_parts; i++) {
         const PromptPart* part = &out->parts[i];
-        if (part->kind == PART_ANSWER) { at = stpcpy(at, joint); }
+        if (part->kind == PART_ANSWER) { at = stpcpy(at, joint.text); }
         memcpy(at, part->text, part->num_bytes);
         at += part->num_bytes;
-        if (part->kind == PART_ANSWER) { at = stpcpy(at, turn_end); }
+        if (part->kind == PART_ANSWER) { at = stpcpy(at, turn_end.text); }
     }
     *at = '\0';
     out->parts[0] = (PromptPart){text, (size_t)(at - text), PART_INPUT};
@@ -228,6 +240,11 @@ Status prompts_next(Prompts* p, Prompt* out, Arena* arena) {
         if (p->is_at_end) { return STATUS_OK; }
         if (p->options->prompt != NULL) {
             p->is_at_end = true;
+            json_t* utf8 = json_string(p->options->prompt);
+            if (utf8 == NULL) {
+                return FAIL(STATUS_BAD_OPTION, "--prompt: no text in UTF-8 ---> write it so");
+            }
+            json_decref(utf8);
             return set_text(p, out, (RecordText){p->options->prompt, strlen(p->options->prompt)}, arena);
         }
         if (!p->is_open) { TRY(open_input(p)); }
@@ -416,16 +433,17 @@ static Status encode(Generation* g, const char* text, size_t num_bytes) {
     const char *begin = text, *end = text + num_bytes;
     size_t taken;
     for (const char* at = text; (at = memchr(at, '<', (size_t)(end - at))) != NULL; at += taken) {
-        int32_t token = find_sentinel(g, at, (size_t)(end - at), &taken);
+        const bool is_named = at > text && at[-1] == DATA_SPECIAL;
+        int32_t token = is_named ? -1 : find_sentinel(g, at, (size_t)(end - at), &taken);
         if (token < 0) {
             taken = 1;
             continue;
         }
-        TRY(tokenizer_encode(g->tokens.tokenizer, begin, (size_t)(at - begin), &g->encoded));
+        TRY(tokenizer_encode_filled(g->tokens.tokenizer, begin, (size_t)(at - begin), false, &g->encoded));
         TRY(bpe_tokens_add(&g->encoded, token));
         begin = at + taken;
     }
-    return tokenizer_encode(g->tokens.tokenizer, begin, (size_t)(end - begin), &g->encoded);
+    return tokenizer_encode_filled(g->tokens.tokenizer, begin, (size_t)(end - begin), false, &g->encoded);
 }
 
 // The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
@@ -444,9 +462,9 @@ static Status tokenise_part(Generation* g, const PromptPart* part) {
 // The number of tokens at the end of every input, as training counts them (prepare_data.c).
 static Status count_tail(Generation* g) {
     const SampleInputEnd end = end_of_input(g);
-    size_t num_bytes;
-    const char* tail = record_template_tail(&g->prompts.form, &num_bytes);
-    TRY(tokenizer_encode(g->tokens.tokenizer, tail, num_bytes, &g->encoded));
+    RecordText tail;
+    TRY(record_template_tail(&g->prompts.form, &tail));
+    TRY(tokenizer_encode_filled(g->tokens.tokenizer, tail.text, tail.num_bytes, false, &g->encoded));
     g->tail = (int32_t)g->encoded.num_tokens + (end == INPUT_END_NEWLINE || end == INPUT_END_EOT);
     return STATUS_OK;
 }
@@ -565,12 +583,12 @@ static bool said(void* context, const Completion* completion, int32_t token) {
     return true;
 }
 
-// The text of a form in [begin, end), with doubled braces as one.
-static char* plain_text(const char* begin, const char* end, Arena* arena) {
-    char *text = copy_of((RecordText){begin, (size_t)(end - begin)}, arena), *at = text;
-    for (; begin < end; begin++) {
-        *at++ = *begin;
-        begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
+// The text of a form in [begin, end) as an answer has it: special tokens are their names.
+static char* answer_text(const char* begin, const char* end, Arena* arena) {
+    const RecordText plain = plain_text(begin, end, arena);
+    char *text = copy_of(plain, arena), *at = text;
+    for (size_t i = 0; i < plain.num_bytes; i++) {
+        if (plain.text[i] != DATA_SPECIAL) { *at++ = plain.text[i]; }
     }
     *at = '\0';
     return text;
@@ -581,11 +599,11 @@ static void find_stop(Generation* g) {
     const char *form = g->prompts.form.form.assistant, *form_end = form + strlen(form), *name;
     size_t name_chars;
     const char* after = record_template_field(form, &name, &name_chars);
-    g->before = plain_text(form, after != NULL ? name - 1 : form, &g->arena);
+    g->before = answer_text(form, after != NULL ? name - 1 : form, &g->arena);
     if (after == NULL) { after = form_end; }
     const char* end = record_template_field(after, &name, &name_chars) != NULL ? name - 1 : form_end;
     while (end > after && end[-1] == '\n') { end--; }
-    g->stop = plain_text(after, end, &g->arena);
+    g->stop = answer_text(after, end, &g->arena);
 }
 
 // --- output ------------------------------------------------------------------------------------------------

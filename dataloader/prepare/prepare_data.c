@@ -56,12 +56,12 @@ typedef struct {
 // clang-format off
 static const OptionSpec specs[] = {
     {"--out",          OPTION_STRING, FIELD(out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin, data.json"},
-    {"--tokenizer",    OPTION_STRING, FIELD(tokenizer),    "bytes", 0, 0, NULL, "DIR", "how text becomes tokens: as the folder of a model says (spiece.model or tokenizer.model; vocab.json and merges.txt; tokenizer.json as of GPT-2 or Qwen2), or bytes, or byt5"},
+    {"--tokenizer",    OPTION_STRING, FIELD(tokenizer),    "bytes", 0, 0, NULL, "DIR", "how text becomes tokens: as the folder of a model says (spiece.model or tokenizer.model; vocab.json and merges.txt; tokenizer.json as of GPT-2, Qwen2 or Llama 3), or bytes, or byt5"},
     {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "-1",    -1, 100000, NULL, "N", "sentinels after the pieces of spiece.model; -1: as tokenizer_config.json says, else 100, or 0 where pieces are sentinels"},
     {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
     {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},
     {"--task-field",   OPTION_STRING, FIELD(task_field),   "task",  0, 0, NULL, "NAME", "field with the task's name; where it is missing: the file's base name"},
-    {"--template",     OPTION_STRING, FIELD(template_text), "plain", 0, 0, NULL, "T", "what stands around inputs and targets: plain|alpaca|chatml|llama2, or a text like 'Q: {inputs}\\nA: {targets}' with any field of the records"},
+    {"--template",     OPTION_STRING, FIELD(template_text), "plain", 0, 0, NULL, "T", "what stands around inputs and targets: plain|alpaca|chatml|llama2|llama3, or a text like 'Q: {inputs}\\nA: {targets}' with any field of the records, and {<|im_end|>} for a special token"},
     {"--turns",        OPTION_CHOICE, FIELD(turns),        "auto",  0, 0, "auto|together|apart", NULL, "conversations. together: one sample, loss on all answers; apart: one an answer, what was said before is its input; auto: apart for T5's and ByT5's tokens"},
     {"--input-end",    OPTION_CHOICE, FIELD(input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline; with a template that is not plain: none for newline"},
     {"--max-tokens",   OPTION_INT,    FIELD(max_tokens),   NULL,    1, 1e9, NULL, "N", "the trainer's -t: cut longer samples here already; default: keep them whole, the trainer cuts"},
@@ -204,7 +204,7 @@ static bool is_held_out(const Prepare* p, const Task* task, uint64_t hash, int64
 // --- samples from records ---------------------------------------------------------------------------------
 
 static Status encode_answer(Prepare* p, RecordText text) {
-    TRY(tokenizer_encode(p->tokenizer, text.text, text.num_bytes, &p->tokens));
+    TRY(tokenizer_encode_filled(p->tokenizer, text.text, text.num_bytes, false, &p->tokens));
     return bpe_tokens_add(&p->tokens, p->vocab.eot_token);
 }
 
@@ -216,7 +216,7 @@ static Status encode_input(Prepare* p, RecordText text) {
         *(char*)mempcpy(line, text.text, text.num_bytes) = '\n';
         text = (RecordText){line, text.num_bytes + 1};
     }
-    return tokenizer_encode(p->tokenizer, text.text, text.num_bytes, &p->tokens);
+    return tokenizer_encode_filled(p->tokenizer, text.text, text.num_bytes, false, &p->tokens);
 }
 
 // An answer that is not learnt is part of the text before the next one, with its end token.
@@ -243,18 +243,21 @@ static Status encode_together(Prepare* p, const Record* record) {
 static Status encode_apart(Prepare* p, const Record* record, int32_t last) {
     const DataTemplate* form = &p->form.form;
     const RecordTurn* turns = record->turns;
-    size_t num_bytes = 0, joint = strlen(form->joint), end = strlen(form->turn_end);
+    size_t num_bytes = 0;
+    RecordText joint, end;
+    TRY(record_template_plain(&joint, form->joint, form->joint + strlen(form->joint), &p->arena));
+    TRY(record_template_plain(&end, form->turn_end, form->turn_end + strlen(form->turn_end), &p->arena));
     for (int32_t t = 0; t <= last; t++) {
-        num_bytes += turns[t].inputs.num_bytes + joint + turns[t].targets.num_bytes + end;
+        num_bytes += turns[t].inputs.num_bytes + joint.num_bytes + turns[t].targets.num_bytes + end.num_bytes;
     }
     char *text, *at;
     ARENA_TRY_NEW(text, &p->arena, char, num_bytes);
     at = text;
     for (int32_t t = 0; t < last; t++) {
         at = (char*)mempcpy(at, turns[t].inputs.text, turns[t].inputs.num_bytes);
-        at = (char*)mempcpy(at, form->joint, joint);
+        at = (char*)mempcpy(at, joint.text, joint.num_bytes);
         at = (char*)mempcpy(at, turns[t].targets.text, turns[t].targets.num_bytes);
-        at = (char*)mempcpy(at, form->turn_end, end);
+        at = (char*)mempcpy(at, end.text, end.num_bytes);
     }
     at = (char*)mempcpy(at, turns[last].inputs.text, turns[last].inputs.num_bytes);
     TRY(encode_input(p, (RecordText){text, (size_t)(at - text)}));
@@ -588,9 +591,17 @@ static Status open_tokenizer(Prepare* p) {
                                 .encoder_decoder = pairs,
                                 .long_samples = (LongSamples)options->long_samples};
     // every input ends with the template's text, and the newline or </s> after it
-    size_t num_bytes;
-    const char* tail = record_template_tail(&p->form, &num_bytes);
-    TRY(tokenizer_encode(p->tokenizer, tail, num_bytes, &p->tokens));
+    RecordText text;
+    if (p->form.custom != NULL) {
+        const char* custom = p->form.custom;
+        TRY(record_template_plain(&text, custom, custom + strlen(custom), &p->arena));
+        Status status = tokenizer_encode_filled(p->tokenizer, text.text, text.num_bytes, true, &p->tokens);
+        p->is_misused = status == STATUS_BAD_OPTION;
+        TRY(status);
+        p->tokens.num_tokens = 0;
+    }
+    TRY(record_template_tail(&p->form, &text));
+    TRY(tokenizer_encode_filled(p->tokenizer, text.text, text.num_bytes, false, &p->tokens));
     p->vocab.input_tail = (int32_t)p->tokens.num_tokens + (p->vocab.input_end != INPUT_END_NONE);
     return STATUS_OK;
 }

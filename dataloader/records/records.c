@@ -488,6 +488,8 @@ static Status read_content(Content* c, const RecordFields* fields) {
 
 #define RESPONSE "\n\n### Response:\n"
 #define ALPACA_BEGIN "Below is an instruction that describes a task"
+#define CHATML_ANSWER "{<|im_end|>}\n{<|im_start|>}assistant\n"
+#define LLAMA3_ROLE(role) "{<|start_header_id|>}" role "{<|end_header_id|>}\n\n"
 #define ALPACA_END "Write a response that appropriately completes the request.\n\n### Instruction:\n"
 
 static const DataTemplate templates[] = {
@@ -502,13 +504,21 @@ static const DataTemplate templates[] = {
      .joint = "",
      .turn_end = ""},
     {.name = "chatml",
-     .prompt = "<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n",
-     .system = "<|im_start|>system\n{content}<|im_end|>\n",
-     .user = "{system}<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
-     .next = "\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+     .prompt = "{<|im_start|>}user\n{inputs}" CHATML_ANSWER,
+     .system = "{<|im_start|>}system\n{content}{<|im_end|>}\n",
+     .user = "{system}{<|im_start|>}user\n{content}" CHATML_ANSWER,
+     .next = "\n{<|im_start|>}user\n{content}" CHATML_ANSWER,
      .assistant = "{content}",
      .joint = "",
-     .turn_end = "<|im_end|>"},
+     .turn_end = "{<|im_end|>}"},
+    {.name = "llama3",
+     .prompt = LLAMA3_ROLE("user") "{inputs}{<|eot_id|>}" LLAMA3_ROLE("assistant"),
+     .system = LLAMA3_ROLE("system") "{content}{<|eot_id|>}",
+     .user = "{system}" LLAMA3_ROLE("user") "{content}{<|eot_id|>}" LLAMA3_ROLE("assistant"),
+     .next = LLAMA3_ROLE("user") "{content}{<|eot_id|>}" LLAMA3_ROLE("assistant"),
+     .assistant = "{content}",
+     .joint = "",
+     .turn_end = "{<|eot_id|>}"},
     {.name = "llama2",
      .prompt = "[INST] {inputs} [/INST]",
      .system = "<<SYS>>\n{content}\n<</SYS>>\n\n",
@@ -519,11 +529,21 @@ static const DataTemplate templates[] = {
      .turn_end = " "},
 };
 
-// The next field in [at, end), its name *name; NULL: none. Doubled braces are text.
+// What follows a special token in braces, {<|im_end|>}; NULL: `at` is none.
+static const char* after_special(const char* at, const char* end) {
+    const bool is_one = end - at > 3 && at[0] == '{' && at[1] == '<';
+    const char* close = is_one ? (const char*)memchr(at, '}', (size_t)(end - at)) : NULL;
+    return close != NULL && close[-1] == '>' ? close + 1 : NULL;
+}
+
+// The next field in [at, end), its name *name; NULL: none. Doubled braces and special tokens are text.
 static const char* next_field(const char* at, const char* end, RecordText* name) {
     for (; at < end; at++) {
         bool doubled = at + 1 < end && at[1] == at[0];
-        if ((*at == '{' || *at == '}') && doubled) {
+        const char* special = after_special(at, end);
+        if (special != NULL) {
+            at = special - 1;
+        } else if ((*at == '{' || *at == '}') && doubled) {
             at++;
         } else if (*at == '{') {
             const char* close = (const char*)memchr(at, '}', (size_t)(end - at));
@@ -618,10 +638,11 @@ Status record_template_open(RecordTemplate* out, const char* text, const char* t
     const char* split;
     TRY(check_fields(text, &num_fields));
     if (num_fields == 0) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--template %.60s ---> plain, alpaca, chatml, llama2, or a text with {inputs} and "
-                    "{targets} (or names of fields)",
-                    text);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--template %.60s ---> plain, alpaca, chatml, llama2, llama3, or a text with {inputs} and "
+            "{targets} (or names of fields)",
+            text);
     }
     TRY(check_targets(text, targets_field, &split));
     bool has_system = has_field(text, "system");
@@ -662,13 +683,32 @@ void record_template_close(RecordTemplate* form) {
     *form = (RecordTemplate){0};
 }
 
-const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes) {
+Status record_template_plain(RecordText* out, const char* begin, const char* end, Arena* arena) {
+    char* text;
+    size_t at = 0;
+    ARENA_TRY_NEW(text, arena, char, end - begin + 1);
+    for (; begin < end; begin++) {
+        const char* special = after_special(begin, end);
+        if (special != NULL) {
+            text[at++] = DATA_SPECIAL;
+            while (++begin < special - 1) { text[at++] = *begin; }
+            text[at++] = DATA_SPECIAL;
+            continue;
+        }
+        text[at++] = *begin;
+        begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
+    }
+    text[at] = '\0';
+    *out = (RecordText){text, at};
+    return STATUS_OK;
+}
+
+Status record_template_tail(RecordTemplate* form, RecordText* out) {
     const char* text = form->form.record != NULL ? form->form.record : form->form.prompt;
     const char* end = text + strlen(text);
     RecordText name;
     while (next_field(text, end, &name) != NULL) { text = after(name); }
-    *num_bytes = (size_t)(end - text);
-    return text;
+    return record_template_plain(out, text, end, &form->arena);
 }
 
 // The place of a prompt is the only field, or of several the one with the inputs.
@@ -723,19 +763,6 @@ static Status field_text(RecordText* out, const Content* c, const Known* known, 
     return take_field(out, c, name);
 }
 
-// Text with doubled braces replaced by single ones.
-static Status plain_text(RecordText* out, const char* begin, const char* end, Arena* arena) {
-    char* text;
-    size_t at = 0;
-    ARENA_TRY_NEW(text, arena, char, end - begin + 1);
-    for (; begin < end; begin++) {
-        text[at++] = *begin;
-        begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
-    }
-    *out = (RecordText){text, at};
-    return STATUS_OK;
-}
-
 // The text of a template with its fields filled in.
 static Status fill(RecordText* out, const Content* c, const Known* known, const char* text) {
     const char* end = text + strlen(text);
@@ -745,9 +772,9 @@ static Status fill(RecordText* out, const Content* c, const Known* known, const 
     ARENA_TRY_NEW(parts, c->arena, RecordText, most);
     for (;; text = after(name)) {
         const char* at = next_field(text, end, &name);
-        TRY(plain_text(&parts[num_parts++], text, at != NULL ? at : end, c->arena));
+        TRY(record_template_plain(&parts[num_parts++], text, at != NULL ? at : end, c->arena));
         if (at == NULL) { return join_texts(out, parts, num_parts, c->arena); }
-        TRY(plain_text(&plain, name.text, name.text + name.num_bytes, c->arena));
+        TRY(record_template_plain(&plain, name.text, name.text + name.num_bytes, c->arena));
         TRY(field_text(&parts[num_parts++], c, known, plain.text));
     }
 }

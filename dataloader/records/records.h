@@ -13,11 +13,12 @@ Conversations. Consecutive messages of one side are joined by a newline. A conte
 "f", "arguments": {..}} each, after its content; arguments given as JSON text are kept. An answer that is
 empty or has "weight": 0 is read but not learnt; what follows the last learnt answer is dropped.
 
-Templates, by name (plain, alpaca, chatml, llama2) or as a text with {fields}. Each turn of a conversation
-goes through the template, the first one with the system's message. A user's own text may contain {inputs},
-{targets}, {system} or any field of the record in braces; {{ and }} are braces; \n, \t and \\ are as in C. Its
-last field is {targets} or the field with the targets: the text before it is the input, the rest the target.
-If the text has no {system}, the system's message is put in front.
+Templates, by name (plain, alpaca, chatml, llama2, llama3) or as a text with {fields}. Each turn of a
+conversation goes through the template, the first one with the system's message. A user's own text may contain
+{inputs}, {targets}, {system} or any field of the record in braces; {{ and }} are braces; \n, \t and \\ are as
+in C. Its last field is {targets} or the field with the targets: the text before it is the input, the rest the
+target. If the text has no {system}, the system's message is put in front. {<|name|>}, anything in <>, is a
+special token of the tokenizer; of chatml and llama3 it is text where the tokenizer has none of this name.
 */
 #pragma once
 
@@ -82,8 +83,11 @@ void record_template_close(RecordTemplate* form);  // an all-zero one is allowed
 
 // The form's `prompt` of a user's own text, for data.json: its input with {inputs} where a prompt goes.
 Status record_template_set_prompt(RecordTemplate* form, const char* inputs_field);
-// The template's text after the last field of an input.
-const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes);
+// The template's text after the last field of an input; in the template's memory.
+Status record_template_tail(RecordTemplate* form, RecordText* out);
+// A template's text without fields as it is tokenised: doubled braces are single ones, the name of a special
+// token stands between two DATA_SPECIAL.
+Status record_template_plain(RecordText* out, const char* begin, const char* end, Arena* arena);
 // The prompt's text with `text` for {inputs}.
 Status record_template_ask(const RecordTemplate* form, RecordText text, Arena* arena, RecordText* out);
 // The first {field} from `at` on: its name, and the text after it; NULL: none.

@@ -514,6 +514,10 @@ int32_t bpe_eot_token(const Bpe* bpe) {
     return bpe->eot_token;
 }
 
+bool bpe_is_special(const Bpe* bpe, int32_t token) {
+    return bpe->is_special[token];
+}
+
 int32_t bpe_bos_token(const Bpe* bpe) {
     return bpe->bos_token;
 }

@@ -18,6 +18,7 @@ per Bpe; everything else is read-only.
 */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "../data_json.h"
@@ -42,7 +43,8 @@ void bpe_close(Bpe* bpe);  // NULL is allowed
 
 int32_t bpe_num_tokens(const Bpe* bpe);  // the vocabulary
 int32_t bpe_eot_token(const Bpe* bpe);
-int32_t bpe_bos_token(const Bpe* bpe);  // before each text, as post_processor says; -1: none
+bool bpe_is_special(const Bpe* bpe, int32_t token);  // no text becomes it
+int32_t bpe_bos_token(const Bpe* bpe);               // before each text, as post_processor says; -1: none
 
 // Appends the tokens of a text. STATUS_BAD_FORMAT if the text is not UTF-8; `out` is then unchanged.
 Status bpe_encode(Bpe* bpe, const char* text, size_t num_bytes, BpeTokens* out);

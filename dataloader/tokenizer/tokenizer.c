@@ -269,6 +269,61 @@ Status tokenizer_encode(Tokenizer* t, const char* text, size_t num_bytes, BpeTok
     return status;
 }
 
+// Can no text become it?
+static bool is_special(const Tokenizer* t, int32_t token) {
+    const char* piece;
+    size_t num_bytes;
+    if (t->bpe != NULL) { return bpe_is_special(t->bpe, token); }
+    if (t->pieces == NULL) { return t->text_bytes[token] > 1; }
+    return token >= t->library->num_pieces(t->pieces) ||
+           t->library->piece(t->pieces, token, &piece, &num_bytes) == SPIECE_SPECIAL;
+}
+
+// From the end, where most have them. -1: none of this name.
+static int32_t find_special(const Tokenizer* t, const char* name, size_t num_bytes) {
+    int32_t token = t->vocab.num_tokens - 1;
+    while (token >= 0 && (t->text_bytes[token] != num_bytes ||
+                          memcmp(t->texts[token], name, num_bytes) != 0 || !is_special(t, token))) {
+        token--;
+    }
+    return token;
+}
+
+Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes, bool needs_all,
+                               BpeTokens* out) {
+    const int64_t before = out->num_tokens;
+    size_t length = 0;
+    char* run = malloc(num_bytes + 1);  // text since the last special token
+    Status status = run != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for a text");
+    for (const char *at = text, *end = text + num_bytes; at < end && status == STATUS_OK; at++) {
+        const char* close = *at == DATA_SPECIAL ? memchr(at + 1, DATA_SPECIAL, (size_t)(end - at - 1)) : NULL;
+        if (close == NULL) {
+            run[length++] = *at;
+            continue;
+        }
+        const size_t name_bytes = (size_t)(close - at - 1);
+        const int32_t token = find_special(t, at + 1, name_bytes);
+        if (token >= 0) {
+            status = tokenizer_encode(t, run, length, out);
+            if (status == STATUS_OK) { status = bpe_tokens_add(out, token); }
+            length = 0;
+        } else if (needs_all) {
+            status = FAIL(STATUS_BAD_OPTION,
+                          "--template: %.*s is no special token of this tokenizer ---> one that it has, or "
+                          "the text without braces",
+                          (int)(name_bytes < 60 ? name_bytes : 60), at + 1);
+        } else {
+            memcpy(run + length, at + 1, name_bytes);
+            length += name_bytes;
+        }
+        at = close;
+    }
+    if (status == STATUS_OK) { status = tokenizer_encode(t, run, length, out); }
+    free(run);
+    if (status != STATUS_OK) { out->num_tokens = before; }
+    return status;
+}
+
 Status tokenizer_begin(const Tokenizer* t, BpeTokens* out) {
     return t->bos_token >= 0 ? bpe_tokens_add(out, t->bos_token) : STATUS_OK;
 }

@@ -62,12 +62,11 @@ GENERATOR_OBJS = $(OUT)/trainer/generator.o $(OUT)/dataloader/data_json.o
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
-TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(patsubst %,$(OUT)/llmc/%.o,kinds)
+TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c))
 # what of the loader reads sample files, where it is not linked whole
 SAMPLE_OBJS := $(OUT)/dataloader/sample_file.o
 # what the tests have besides
 TEST_DATA_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,data_json prepare/sample_writer)
-TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 LINK       = $(CC)
 CFLAGS_LINK = $(CFLAGS_ALL) -fopenmp $(LINK_$(BUILD))
@@ -172,9 +171,9 @@ $(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/answers.o $(
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
-$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) \
+$(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS) \
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
-	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) -ljansson $(LIBS) -o $@
 
 $(OUT)/tool/report.o: tool/report.html   # in it whole
 
@@ -186,10 +185,10 @@ endif
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
-$(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) \
+$(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS) \
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) -ljansson $(LIBS) -o $@
 $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -202,7 +201,7 @@ $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
-$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/train_flags.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/train_flags.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
         $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@

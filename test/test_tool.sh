@@ -247,6 +247,14 @@ tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/costs"; ok $? "
 make -s BUILD="${BUILD:-release}" "$build/profile_costs" >"$work/build.log" 2>&1 && timeout 60 "$build/profile_costs" --model l4c64h4 --tokens 64 --vocab 257 --seconds 0.5 --out "$work/measured" >"$work/profile.log" 2>&1 &&
     tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/measured" --model l4c64h4
 ok $? "costs of profile_costs: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"
+# Hugging Face's files: what a descriptor has no words for, or the same where it has
+tool plan $lengths --stages 2 --batch-tokens 2000 --model test/golden/hf_llama --text "$work/hf.txt" &&
+    tool plan $lengths --stages 2 --batch-tokens 2000 --model llama:l2c16h4g2k8f20 --vocab 50 --text "$work/shape.txt" && cmp -s "$work/hf.txt" "$work/shape.txt"
+ok $? "a folder of a Llama is planned as its shape"
+timeout 60 "$build/profile_costs" --model test/golden/hf_gpt2_like --tokens 32 --seconds 0.5 --out "$work/like" >"$work/profile.log" 2>&1 &&
+    tool plan $lengths --max-tokens 32 --stages 2 --batch-tokens 2000 --costs "$work/like" --model test/golden/hf_gpt2_like
+ok $? "a folder of a GPT-2 with a head and a width of its own: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"
+refuses 2 "--model: test/golden/config.json: cannot open" plan $lengths --model test/golden/safetensors_mixed.safetensors
 sed 's/last_in_rows 1/last_in_rows 0/' "$work/measured" >"$work/whole"
 refuses 2 "last_in_rows 0, --model has 2 and 1, 1" plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/whole" --model l4c64h4
 printf 'dynapipe-costs 7\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"

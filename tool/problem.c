@@ -18,6 +18,7 @@ by one end token.
 #include <string.h>
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/plan/placement.h"
+#include "../llmc/hf.h"
 #include "../llmc/kinds.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
@@ -582,7 +583,7 @@ static Status take_signature(ModelConfig* config, const char* path, int32_t give
 
 static Status model_config(ModelConfig* out, const ProblemOptions* options, int32_t vocab) {
     const char* shape = options->model != NULL ? options->model : "d12";
-    bool is_known = model_parse(out, models_kind_of(shape), shape, vocab, options->max_tokens);
+    bool is_known = models_read_config(out, shape, vocab, options->max_tokens);
     char why[400];
     snprintf(why, sizeof why, "%s", is_known ? "" : status_message());
     return is_known ? STATUS_OK : FAIL(STATUS_BAD_OPTION, "--model: %s", why);

@@ -37,6 +37,7 @@ typedef struct {
 } HfConfig;
 
 const ModelKind* hf_config_kind(const HfConfig* config);
+const char* hf_config_type(const HfConfig* config);  // model_type
 // A directory, or a file beside config.json.
 bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.
@@ -44,6 +45,8 @@ bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const ch
 
 // The fields that transformers needs to build the same model. dtype: "float32" or "bfloat16".
 char* hf_config_text(const HfConfig* config, const char* dtype);
+// generation_config.json: the tokens that generate() starts and ends with.
+char* hf_config_generation_text(const HfConfig* config);
 // The config for exporting a model of ours: tokens of its kind, or of `like` (may be NULL), the checkpoint
 // it was read from.
 HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like);

@@ -6,19 +6,14 @@ good="-i $work/data/train.bin -e l4c32h4 -t 128 -d 2000 -x 1 -v 0 -s 0"
 
 head -c 5000 "$work/data/train.bin" >"$work/short.bin"
 refuses "short.bin" "truncated sample file" 1 -i "$work/short.bin" -e l2c32h4
-refuses "nothing-here.bin" "no such file" 2 -i "$work/nothing-here.bin" -e l2c32h4 --stages 2
 run small 1 -i "$work/data/train.bin" -e l2c32h4 -t 128 -d 1000 -x 1 -v 0 -s 0 -o "$work/model"
 cp "$work/model/model_00000001.bin" "$work/vocab.bin"
 printf '\xc8\0\0\0' | dd of="$work/vocab.bin" bs=1 seek=12 conv=notrunc 2>/dev/null # V of the header
 dd if=/dev/zero of="$work/vocab.bin" bs=4 seek=244 count=12 conv=notrunc 2>/dev/null                # as if llm.c had written it
-cp "$work/model/model_00000001.bin" "$work/nan.bin"
-printf '\0\0\xc0\x7f' | dd of="$work/nan.bin" bs=1 seek=1028 conv=notrunc 2>/dev/null # the second parameter
-refuses "value 1 of wte is no finite number" "NaN in a checkpoint" 2 -i "$work/data/train.bin" -e "$work/nan.bin" -t 128 --stages 2
 refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/train.bin" -e "$work/vocab.bin" -t 128
 refuses "--stages 4" "more stages than blocks of layers" 4 -i "$work/data/train.bin" -e l1c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
 refuses "alone take" "memory limit too small for the model" 2 $good --stages 2 --memory-limit 300K
-refuses "alone take" "memory limit too small for the model on one stage" 2 $good --stages 1 --memory-limit 300K
 refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --stage-split 0,4
 "$build/dev/make_tasks" --out "$work/long.jsonl" --samples 60 --seed 7 --max-tokens 2000 >"$work/bad.log" 2>&1 &&
     "$build/prepare_data" --out "$work/long" "$work/long.jsonl" >>"$work/bad.log" 2>&1
@@ -31,8 +26,6 @@ refuses "one of the data's largest samples (a smaller -t cuts it) would end the 
 refuses "leaves room for" "a sample of validation that no memory is left for" 2 \
     -i "$work/data/train.bin" -j "$work/long/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 1 -s 0 --stages 2 --memory-limit 4M
 refuses "options: -x is 2 on rank 1, 1 on rank 0" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
-refuses "options: --stages is 1 on rank 1, 2 on rank 0" "another --stages on one" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 1
-refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-o $work/short.bin" "a file as -o" 2 $good --stages 2 -o "$work/short.bin"
 refuses "dump-gradients" "gradients that cannot be written" 2 $good --stages 2 --debug dump-gradients="$work"
 refuses "--trace $work/none/trace.json" "a trace that could not be written at its step" 2 $good --stages 2 -x 1000000 --show-step 900000 --trace "$work/none/trace.json"

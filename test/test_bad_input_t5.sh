@@ -31,7 +31,6 @@ refuses "model_00000001.bin: magic" "GPT-2's checkpoint for train_t5" 2 $from -e
 refuses '"l4c32h4" is unknown' "GPT-2's descriptor for train_t5" 1 $from -e l4c32h4
 
 # --- options ----------------------------------------------------------------------------------------------------
-refuses "--target-tokens: -3 is outside" "targets of less than nothing" 1 $good --target-tokens -3
 refuses "--dropout: 1.5 is outside" "dropout of more than all" 2 $good --dropout 1.5 --stages 2
 refuses "--stage-split 5,0" "more layers than the model has" 2 $good --stages 2 --stage-split 5,0
 for place in "$work/data/train.bin" /proc/out; do

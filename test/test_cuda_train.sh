@@ -102,6 +102,7 @@ EMU_SEED=2 EMU_NCCL_SERIAL=1 emulated 1f1b "$fp32-dynapipe" --schedule 1f1b --sp
 as_on_the_cpu 1f1b 1e-4 "1f1b, split backward, shared optimizer, layers moved behind step 1, NCCL in the most pessimistic order"
 [ "$(grep -c '"ph": *"X"' "$work/trace.json")" -gt 20 ] && ! grep -q '"dur": *-' "$work/trace.json"
 ok $? "the trace has jobs and transfers in the device's time"
+
 # --- any piece of the model on any rank, the head shared ---------------------------------------------------------
 placed() {  # name, placement, head, more
     EMU_NCCL_SERIAL=1 run "$1" 4 --stages 2 $base --placement "$2" --head "$3" "${@:4}"

@@ -304,26 +304,24 @@ static Status command_report(Call* call) {
 typedef struct {
     const char *name, *arguments, *help, *about;  // help: one line; about: of its own --help
     const OptionSpec* specs;
-    int num_specs, min_files, max_files;
+    int num_specs, max_files;
     Status (*run)(Call* call);
 } Command;
 
 #define SPECS(table) table, sizeof table / sizeof *table
-static const char ON_PROBLEM[] = "PROBLEM.json|LENGTHS.csv|train.bin";
-
 static const Command commands[] = {
-    {"plan", ON_PROBLEM, "plan one batch: table, timeline, memory, bound",
+    {"plan", "PROBLEM.json|LENGTHS.csv|train.bin", "plan one batch: table, timeline, memory, bound",
      "Plans one batch and prints microbatches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
-     1, command_plan},
+     command_plan},
     {"check", "PLAN.txt", "check a plan; with --problem its times and memory too",
      "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
-     SPECS(check_specs), 1, 1, command_check},
+     SPECS(check_specs), 1, command_check},
     {"report", "RUN...", "training runs as one page of charts",
      "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
      "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
      "and planning, over the steps. Several runs stand side by side. The page needs no network.\n",
-     SPECS(command_report_specs), 1, REPORT_MAX_RUNS, command_report},
+     SPECS(command_report_specs), REPORT_MAX_RUNS, command_report},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -357,7 +355,7 @@ static Status run_command(Call* call, const Command* command, void* options, int
     call->options = options;
     call->num_files = argc - 1;
     call->files = argv + 1;
-    if (call->num_files < command->min_files || call->num_files > command->max_files) {
+    if (call->num_files < 1 || call->num_files > command->max_files) {
         return FAIL(STATUS_BAD_OPTION,
                     "%s: %d files ---> usage: ./dynapipe %s %s [options]; --help lists them", command->name,
                     call->num_files, command->name, command->arguments);

@@ -530,8 +530,8 @@ static CheckPass check_pass(Checker* c, const CheckChain* chain, CheckBatch* of)
     return pass;
 }
 
-static const float* losses_of(const CheckPass* pass) {
-    return (const float*)(const void*)pass->stages[pass->chain->num_ranges - 1].losses->data;
+static float* losses_of(const CheckPass* pass) {
+    return (float*)(void*)pass->stages[pass->chain->num_ranges - 1].losses->data;
 }
 
 typedef enum {
@@ -709,7 +709,7 @@ static Results run_jobs(Checker* c, CheckPass* passes, int32_t num, const char* 
         check_code(c, passes->stages, CALL_FINISH, 0);
     }
     for (int32_t i = 0; i < num; i++) {
-        Results own = {(float*)(uintptr_t)losses_of(&passes[i]), NULL, passes[i].of->batch.num_rows, 0};
+        Results own = {losses_of(&passes[i]), NULL, passes[i].of->batch.num_rows, 0};
         out = add_results(c, &out, &own);
     }
     out.gradients = values_of(c, passes->chain, true);
@@ -929,8 +929,7 @@ static void check_order(Checker* c, const Order* order, CheckPass passes[2], con
     batch->loss_scale *= order->scale;
     if (order->is_queued) {
         CheckStage *x = passes[0].stages, *y = passes[1].stages;
-        *(x->scratch->num_bytes > y->scratch->num_bytes ? &y->scratch : &x->scratch) =
-            x->scratch->num_bytes > y->scratch->num_bytes ? x->scratch : y->scratch;
+        x->scratch = y->scratch = x->scratch->num_bytes > y->scratch->num_bytes ? x->scratch : y->scratch;
         check_spoil(c, x->losses);
         check_spoil(c, y->losses);
     }
@@ -1261,8 +1260,8 @@ static Results run_shares(Checker* c, const ShareWay* way, CheckStage* feeds) {
         if (s->of->batch.num_rows > 0 && api->backward_weights != NULL) {
             stage_call(c, s, CALL_BACKWARD_WEIGHTS, CHECK_KEEP, false);
         }
-        float* one = CHECK_NEW(c, float, params->num_params);
-        check_read(c, one, params->grads, params->grad_type, params->num_params);
+        const float* one = check_read(c, CHECK_NEW(c, float, params->num_params), params->grads,
+                                      params->grad_type, params->num_params);
         for (int64_t k = 0; k < params->num_params; k++) { to[k] += one[k]; }
         to += by_rows ? 0 : params->num_params;
     }

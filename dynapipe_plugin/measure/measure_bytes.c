@@ -375,7 +375,13 @@ Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_
 // each point, and the empty solution is feasible for the simplex method. Points on one line give that line;
 // points that are the largest of several lines, or rounded up, give lines above all of them.
 
-enum { CONSTANT = FEATURE_COUNT, NUM_UNKNOWNS, MAX_PIVOTS = 2000 };
+enum {
+    CONSTANT = FEATURE_COUNT,
+    NUM_UNKNOWNS,
+    MAX_PIVOTS = 2000  // a fit takes some tens; rounding could make one go in circles
+};
+// Of numbers near 1: what is smaller is the rounding of some hundreds of sums.
+static const double ROUNDING = 1e-10;
 
 // Row k: an unknown of the lines; columns: points, then the slack of each row, then the right-hand side. The
 // last row holds what is left of the objective. Unknowns are counted in the largest of each feature and of y,
@@ -408,13 +414,13 @@ static void tableau_fill(Tableau* t, double* cells, const MeasurePoint* points) 
 // Puts the column that gains most in place of the row that limits it; false: the optimum is found.
 static bool pivot(Tableau* t) {
     const int32_t rhs = t->num_columns - 1;
-    double most = 1e-10, least = INFINITY;
+    double most = ROUNDING, least = INFINITY;
     int32_t column = -1, out = -1;
     for (int32_t c = 0; c < rhs; c++) {
         if (t->row[NUM_UNKNOWNS][c] > most) { most = t->row[NUM_UNKNOWNS][c], column = c; }
     }
     for (int32_t k = 0; k < NUM_UNKNOWNS && column >= 0; k++) {
-        double ratio = t->row[k][column] > 1e-12 ? t->row[k][rhs] / t->row[k][column] : INFINITY;
+        double ratio = t->row[k][column] > ROUNDING ? t->row[k][rhs] / t->row[k][column] : INFINITY;
         if (ratio < least) { least = ratio, out = k; }
     }
     if (out < 0) { return false; }
@@ -434,13 +440,14 @@ static double tidy(double slope) {
 }
 
 // Slopes are slightly too small where they approximate steps, and lines over squares are bent along the
-// lengths of windows: so all are raised slightly. Any remaining deficit is added to the constant.
+// lengths of windows: so all are raised by a part. Any remaining deficit is added to the constant.
 static void raise_lines(CostFormula* out, double slope[NUM_UNKNOWNS], const MeasurePoint* points,
                         int32_t num_points) {
+    enum { BENT_PART = 256, STEP_PART = 4096 };  // of a slope
     bool is_bent =
         slope[FEATURE_ENC_SQUARES] > 0 || slope[FEATURE_DEC_SQUARES] > 0 || slope[FEATURE_CROSS_PRODUCTS] > 0;
     double missing = 0;
-    for (int32_t k = 0; k < NUM_UNKNOWNS; k++) { slope[k] += slope[k] / (is_bent ? 256 : 4096); }
+    for (int32_t k = 0; k < NUM_UNKNOWNS; k++) { slope[k] += slope[k] / (is_bent ? BENT_PART : STEP_PART); }
     for (int32_t i = 0; i < num_points; i++) {
         double line = 0;
         for (int32_t k = 0; k < NUM_UNKNOWNS; k++) { line += slope[k] * feature_of(&points[i], k); }
@@ -469,7 +476,7 @@ Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t n
     for (int32_t i = 0; i < MAX_PIVOTS && pivot(&t); i++) {}
     for (int32_t k = 0; k < NUM_UNKNOWNS; k++) {
         double dual = -t.row[NUM_UNKNOWNS][num_points + k];
-        slope[k] = t.largest[k] > 0 && dual > 1e-12 ? tidy(dual * t.largest_y / t.largest[k]) : 0;
+        slope[k] = t.largest[k] > 0 && dual > ROUNDING ? tidy(dual * t.largest_y / t.largest[k]) : 0;
     }
     free(cells);
     raise_lines(out, slope, points, num_points);
@@ -498,10 +505,16 @@ enum {
     RANGE_WITH_LAST,                           // all blocks but the first
     RANGE_BEFORE_LAST,                         // all but the first and the last
     RANGE_OTHERS,                              // from here on: only for bytes that the pieces do not cover
-    RANGE_COUNT = RANGE_OTHERS + 20
+    NUM_OTHERS = 20,
+    NUM_WHOLE_OTHERS = 13,  // of whole layers
+    RANGE_COUNT = RANGE_OTHERS + NUM_OTHERS
 };
 
-enum { NUM_SHAPES = 1500, MOST_TOKENS = 1 << 17 };
+enum {
+    NUM_SHAPES = 1500,             // asked in milliseconds
+    MOST_POWER = 17,               // of two
+    MOST_TOKENS = 1 << MOST_POWER  // of a microbatch that is asked about; lines go straight on
+};
 
 typedef struct {
     const DynapipeBlocks_v1* blocks;
@@ -557,7 +570,7 @@ static void find_ranges(Asker* a) {
     const int32_t L = plan_chain_num_blocks(chain), E = plan_chain_first_dec(chain), e = chain->enc_blocks;
     const bool has_dec = chain->num_dec_layers > 0, has_parts = chain->enc_blocks * chain->dec_blocks > 1;
     const int32_t d = chain->dec_blocks, l = has_dec ? d : e;
-    const MeasureSlice others[RANGE_COUNT - RANGE_OTHERS] = {
+    const MeasureSlice others[NUM_OTHERS] = {
         // of whole layers
         {0, E, false},
         {0, L, false},
@@ -595,7 +608,7 @@ static void find_ranges(Asker* a) {
         add_range(a, RANGE_WITH_LAST, 1, L, false);
         add_range(a, RANGE_BEFORE_LAST, 1, L - 1, false);
     }
-    for (int32_t i = 0; i < (has_parts ? 20 : 13); i++) {
+    for (int32_t i = 0; i < (has_parts ? NUM_OTHERS : NUM_WHOLE_OTHERS); i++) {
         add_range(a, RANGE_OTHERS + i, others[i].begin, others[i].end, others[i].has_head);
     }
 }
@@ -739,7 +752,7 @@ static void make_shapes(Asker* a, const MeasureLengths* wanted) {
         } else {
             // first one token more than each power of two: there kernels begin another block
             int32_t turn = i / 2, way = has_dec ? turn % 3 : 0, power = turn / (has_dec ? 3 : 1);
-            int32_t num_tokens = power < 17 ? (1 << power) + 1 : draw_count(&rng, MOST_TOKENS);
+            int32_t num_tokens = power < MOST_POWER ? (1 << power) + 1 : draw_count(&rng, MOST_TOKENS);
             *enc = few_windows(num_tokens, way == 1 ? 1 : lengths.seq_tokens);
             *dec = few_windows(num_tokens, way == 0 && has_dec ? 1 : lengths.target_tokens);
             bool as_dec = way == 1 || (way == 2 && dec->num_seqs > enc->num_seqs);

@@ -50,8 +50,8 @@ endif
 ifeq ($(BACKEND),cuda)
 # What this nvcc knows of what was asked for.
 GPU_ARCHS    ?= 80 90 100
-CARDS        := $(if $(filter native,$(GPU_ARCHS)),$(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
-ASKED        := $(if $(filter native,$(GPU_ARCHS)),$(filter-out %N/A%,$(CARDS)),$(GPU_ARCHS))
+CARDS        := $(if $(filter native,$(GPU_ARCHS)),$(sort $(subst .,,$(shell nvidia-smi $(if $(CUDA_VISIBLE_DEVICES),-i $(CUDA_VISIBLE_DEVICES)) --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -x '[0-9.]*'))))
+ASKED        := $(if $(filter native,$(GPU_ARCHS)),$(CARDS),$(GPU_ARCHS))
 NVCC_KNOWS   := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
 ARCHS        := $(shell printf '%s\n' $(filter $(NVCC_KNOWS),$(ASKED)) | sort -n)
 # One PTX, of the oldest card asked for, is what all of them are compiled from, and what later ones run: a third less to

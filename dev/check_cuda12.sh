@@ -62,7 +62,7 @@ host() {  # source: C and C++ files, of the plugin, the measurements and the emu
     fi
 }
 nccl=$(find "$CUDA12" -name nccl.h | head -1)
-host_sources=$(ls dynapipe_plugin/cuda/*.c dev/cuda_bench/*.c test/cuda_emu/*.cpp)
+host_sources=$(ls dynapipe_plugin/cuda/*.c dev/cuda_bench/*.c test/cuda_emu/*.cpp test/ptx/*.cpp)
 [ -n "$nccl" ] || host_sources=$(grep -v nccl <<<"$host_sources")
 export -f assembled one host
 export work nvcc ptxas ptx

@@ -42,20 +42,25 @@ fi
 release=build/release-$backend${EMULATED:+${EMU_ARCH-}}
 bf16=$release-bf16 fp32=$release-fp32
 has_mpi() { command -v mpirun >/dev/null && command -v "${DYNAPIPE_MPICC:-mpicc}" >/dev/null; }
-# nvidia-smi of the cards that CUDA shows, in its order.
+# nvidia-smi of the cards that CUDA shows, in its order; nothing where it fails, which it tells on stdout.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-query() { nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "$CUDA_VISIBLE_DEVICES"} --format=csv,noheader,nounits "$@"; }
+query() {
+    local found
+    found=$(nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "$CUDA_VISIBLE_DEVICES"} --format=csv,noheader,nounits "$@") && { [ -z "$found" ] || echo "$found"; }
+}
 card_name() { if [ -n "${EMULATED:-}" ]; then echo emulator; else query --query-gpu=name | head -1; fi; }
 # Exit status of a part that does not apply here; its last line holds the reason.
 skip=77
 
 # Ranks that share a card also share its memory and its time; they are not synchronised, so each gets some slack.
 free_mib() {  # of the card that has least
-    if [ -n "${EMULATED:-}" ]; then echo 8192; else query --query-gpu=memory.free | sort -n | head -1; fi
+    if [ -n "${EMULATED:-}" ]; then echo 8192; else query --query-gpu=memory.free | sort -n | head -1 | grep . || echo 0; fi
 }
 rank_limits() {  # ranks: seconds, MiB of each; MiB 0: too little is free
-    local per_card mib
-    per_card=$((($1 + $(cards) - 1) / $(cards)))
+    local per_card mib cards
+    cards=$(cards)
+    [ "$cards" -gt 0 ] || { echo 0 0; return; }
+    per_card=$((($1 + cards - 1) / cards))
     mib=$(($(free_mib) / per_card - 1024))  # a context, its libraries and kernels
     echo "$((${TRAIN_SECONDS:-40} * per_card)) $((mib < 512 ? 0 : mib))"
 }
@@ -94,10 +99,11 @@ part_needs() {
     printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\nint main(void) { return 0; }\n' | ${CC:-gcc} -x c - -o "$work/probe" -lpcre2-8 2>/dev/null ||
         missing+=("pcre2 (libpcre2-dev): data")
     can_link cblas.h openblas || missing+=("OpenBLAS (libopenblas-openmp-dev): kernel tests compare with the CPU's operations")
+    [ -z "${EMULATED:-}" ] || [ -n "$(make -s BACKEND=emu print-nvcc)" ] || missing+=("nvcc (cuda-nvcc, cuda-cudart-dev, libcublas-dev of CUDA 12 or later)")
     if [ -z "${EMULATED:-}" ]; then
         make -s BACKEND=cuda DYNAPIPE=1 cuda-found >"$work/found" 2>&1 || rc=1
         cat "$work/found"
-        if query --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit; then check_cards || rc=1; else missing+=("a card (nvidia-smi)"); fi
+        if query --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit; then check_cards || rc=1; else missing+=("a card and its driver: $(nvidia-smi 2>&1 | head -1)"); fi
         check_shm || rc=1
         for ranks in 1 $(has_mpi && echo 2 4); do
             read -r seconds mib <<<"$(rank_limits $ranks)"
@@ -356,10 +362,10 @@ for part in "${parts[@]}"; do
     [ "$missed" -eq 0 ] || { echo "$part: $missed targets missed"; sed -i "s/^| $part | \([^|]*\) |/| $part | \1; $missed targets missed |/" "$work/summary"; }
 done
 card=$(card_name)
-short=$(tr 'A-Z ' 'a-z-' <<<"$card" | sed -E 's/^nvidia-//; s/-.*//')
-report=$OUT/gpu-$short.md
+short=$(tr 'A-Z ' 'a-z-' <<<"$card" | sed -E 's/^nvidia-//; s/^geforce-//; s/^(rtx-[^-]*|[^-]*).*/\1/')
+report=$OUT/gpu-${short:-none}.md
 {
-    echo "# $card"
+    echo "# ${card:-No card}"
     echo
     echo "\`dev/gpu_check.sh${*:+ $*}\` at commit $(git describe --always --dirty 2>/dev/null), $(date -u +%F), $SECONDS s in all."
     echo
@@ -371,7 +377,7 @@ report=$OUT/gpu-$short.md
     done
 } >"$report"
 for log in "$work"/*.log; do echo "=== $log"; cat "$log"; done >"$OUT/logs.txt"
-if [ -z "${EMULATED:-}" ] && [ $# -eq 0 ]; then mkdir -p dev/results && cp "$report" dev/results/; fi
+if [ -z "${EMULATED:-}" ] && [ $# -eq 0 ] && [ -n "$card" ]; then mkdir -p dev/results && cp "$report" dev/results/; fi
 echo
 cat "$work/summary"
 tar -czf "${report%.md}.tgz" -C "$OUT" "$(basename "$report")" logs.txt

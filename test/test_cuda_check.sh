@@ -38,8 +38,9 @@ gpu_check() {  # part: output in gpu_check.log
 }
 # One card with 40 GiB free; /dev/shm as a container has it.
 # shellcheck disable=SC2016
-stand_in nvidia-smi 'case "$*" in "") echo "| CUDA Version: ${DRIVER:-99.0} |";; *compute-apps*) [ -z "$OTHERS" ] || echo "$OTHERS";; *memory.free*) echo ${FREE:-40960};;
-    *compute_cap*) echo ${CARD:-9.0};; *) for i in $(seq ${CARDS:-1}); do echo "NVIDIA Stand-in${KINDS:+ $i}"; done;; esac'
+stand_in nvidia-smi '[ -z "$BROKEN" ] || { echo "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."; exit 9; }
+    case "$*" in "") echo "| CUDA Version: ${DRIVER:-99.0} |";; *compute-apps*) [ -z "$OTHERS" ] || echo "$OTHERS";; *memory.free*) echo ${FREE:-40960};;
+    "-i 1 "*compute_cap*) echo 9.0;; *compute_cap*) echo ${CARD:-9.0};; *) for i in $(seq ${CARDS:-1}); do echo "NVIDIA Stand-in${KINDS:+ $i}"; done;; esac'
 # shellcheck disable=SC2016
 stand_in df 'printf "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 ${SHM_KIB:-65536} 0%% /dev/shm\n"'
 gpu_check --part needs
@@ -68,6 +69,9 @@ machine "a driver that is too old" 1 '^the driver is for CUDA 11, nvcc is of CUD
 machine "a card too old" 1 'sm_75 has no bf16 on tensor cores --->.*' CARD=7.5
 machine "a card too small" 1 '^1 ranks on 1 card\(s\): 1400 MiB are too little, left out --->.*' FREE=1400
 machine "cards of two kinds" 0 '^cards of several kinds: NVIDIA Stand-in 1,NVIDIA Stand-in 2; the first is measured --->.*' CARDS=2 KINDS=1
+machine "the newer of two" 0 '^NVIDIA Stand-in' CARD=7.5 CUDA_VISIBLE_DEVICES=1
+machine "a driver that does not answer" 1 '^missing ---> a card and its driver: NVIDIA-SMI has failed.*' BROKEN=1
+machine "no nvcc for the emulator" 1 '^missing ---> nvcc .*' EMULATED=1 NVCC=
 machine "no NCCL for two cards" 1 '^2 cards, but no NCCL.*--->.*' CARDS=2 NO_NCCL=1
 machine "somebody else on the card" 1 '^others use the card: 4711, python, 2000 MiB --->.*' "OTHERS=4711, python, 2000"
 

@@ -68,6 +68,8 @@ fault() {  # name, words that it must end with
     expect "$1: $2" bad "$2" $out/cuda_emu_faults "$1" faulty
 }
 fault shifted "16 bytes of global memory at .*: not aligned"
+expect "a report names the kernel and the source's line" bad "kernel vectors\(float\*, int\), .*/faults\.cu:$(grep -n '= make_float4' test/ptx/tests/faults.cu | cut -d: -f1)\)" \
+    $out/cuda_emu_faults shifted faulty
 fault beyond "write of 4 bytes of global memory .*: in no allocation"
 fault tile "4 bytes of shared memory at .*: in no variable"
 fault unwritten "read of shared memory at .* that this block has not written"
@@ -76,7 +78,7 @@ fault barrier "race: write of memory at .* that another thread of the block read
 fault warp "race: .* of memory at .* thread .* without (bar.warp.sync|a barrier) between"
 fault blocks "race between blocks: .* of global memory"
 fault read_only "write of global memory at .* that this launch read by ld.global.nc"
-fault divergent "all threads wait, .* 16 in bar.sync .* 16 in shfl.sync"
+fault divergent "block \(0,0,0\): all threads wait, .* 16 in bar.sync .* 16 in shfl.sync"
 fault product "mma.sync, but a lane of the warp has ended|mma.sync in a warp of which lanes have ended"
 fault shared_limit "102400 bytes of shared memory, 49152 can be ---> cudaFuncSetAttribute"
 expect "shared_limit: right, but not on a card with 99 KiB" bad "102400 \+ 0 bytes of shared memory; a block can have 101376" \

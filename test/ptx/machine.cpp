@@ -12,6 +12,7 @@ target. Whatever PTX leaves undefined ends the program. EMU_SEED: the order of b
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <cxxabi.h>
 #include <map>
 #include <string>
 #include <sys/mman.h>
@@ -31,7 +32,7 @@ static int param_bytes;
 
 // --- reports -------------------------------------------------------------------------------------------------------
 void ptx_fail(const PtxThread* t, int line, const char* format, ...) {
-    char text[512], source[320] = "";
+    char text[512], source[320] = "", thread[64] = "";
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -41,9 +42,10 @@ void ptx_fail(const PtxThread* t, int line, const char* format, ...) {
             snprintf(source, sizeof source, " (%s:%d)", kernel->places[i].source, kernel->places[i].source_line);
         }
     }
-    emu::report("kernel %s, %s:%d%s", kernel->name, kernel->path, line, source);
-    emu::fail("block (%u,%u,%u), thread (%u,%u,%u): %s", ptx_ctaid[0], ptx_ctaid[1], ptx_ctaid[2], t ? t->tid[0] : 0, t ? t->tid[1] : 0,
-              t ? t->tid[2] : 0, text);
+    if (t != nullptr) { snprintf(thread, sizeof thread, ", thread (%u,%u,%u)", t->tid[0], t->tid[1], t->tid[2]); }
+    const char* name = abi::__cxa_demangle(kernel->name, nullptr, nullptr, nullptr);
+    emu::report("kernel %s, %s:%d%s", name != nullptr ? name : kernel->name, kernel->path, line, source);
+    emu::fail("block (%u,%u,%u)%s: %s", ptx_ctaid[0], ptx_ctaid[1], ptx_ctaid[2], thread, text);
 }
 void ptx_trap(PtxThread* t, int line) {
     ptx_fail(t, line, "trap");

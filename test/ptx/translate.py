@@ -90,7 +90,7 @@ class Kernel:
 
 class Translator:
     def __init__(self, text):
-        self.kernels, self.module_shared, self.sources, self.places, self.place = [], [], {}, [], None
+        self.kernels, self.module_shared, self.sources, self.places = [], [], {}, []
         self.kernel, self.depth, self.line, self.op = None, 0, 1, ''
         text = re.sub(r'//[^\n]*', '', text)
         at = 0
@@ -118,10 +118,10 @@ class Translator:
             self.kernel = Kernel(re.search(r'\.entry\s+([\w$]+)', s).group(1), self.parameters(s))
             self.kernels.append(self.kernel)
         elif kind == 'line':
-            word, _, rest = s.partition(' ')
+            word, rest = (s.split(None, 1) + [''])[:2]
             numbers = [int(x) for x in re.findall(r'\d+', rest.split('"')[0].split('//')[0])]
             if word == '.file': self.sources[numbers[0]] = rest.split('"')[1]
-            elif word == '.loc': self.place = numbers[:2]
+            elif word == '.loc': self.places.append((self.line, *numbers[:2]))
             elif word in ('.maxntid', '.reqntid'):
                 threads = numbers[0] * (numbers + [1, 1])[1] * (numbers + [1, 1])[2]
                 if word == '.maxntid': k.max_threads = threads
@@ -131,7 +131,6 @@ class Translator:
         elif kind == 'plain' and s.startswith('.'):
             self.declaration(s)
         elif kind == 'plain':
-            if self.place: self.places.append((self.line, *self.place))
             self.instruction(s)
 
     def parameters(self, s):

@@ -144,7 +144,7 @@ if grep -q 'warning:' "$out/log/build.log"; then
 fi
 [ "$mode" != --changed ] || export SLOW_UNTIL=$(($(date +%s) + ${SLOW_SECONDS:-360}))
 on_emulator=$(grep ^test_cuda_ <<<"$scripts")
-if [ -n "$on_emulator" ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
+if [ -n "$on_emulator" ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-nvcc)" ]; then
     for build_of in $([ "$mode$on_emulator" = quicktest_cuda_kernels ] || echo FP32) BF16 $([ "$mode" != --all ] || echo FP32@90 BF16@90); do  # a failure here is reported by the tests
         make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION="${build_of%@90}" EMU_ARCH="${build_of:5}" \
             "$([ "$on_emulator" = test_cuda_kernels ] && echo emulated-kernels || echo emulated-tests)" >"$out/log/build-$build_of.log" 2>&1

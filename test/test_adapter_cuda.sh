@@ -3,7 +3,7 @@
 # test/foreign_llmc) that install.sh --apply has been at, on the emulator: without the plugin the preprocessed text is the tree's
 # own, with --fixed-length it does the same, and with the plugin gradients and losses are those of the CPU tree's own functions,
 # fed one sample at a time.
-# concerns: dynapipe_plugin/adapters dynapipe_plugin/cuda llmc/cuda test/foreign_llmc_cuda test/cuda_emu
+# concerns: dynapipe_plugin/adapters dynapipe_plugin/cuda llmc/cuda test/foreign_llmc_cuda test/cuda_emu test/ptx
 . "$(dirname "$0")/train_lib.sh"
 skip() {
     echo "skip adapter for CUDA: $1"

@@ -64,9 +64,9 @@ extern bool ptx_alone;                                    // it has one thread, 
 [[noreturn]] void ptx_trap(PtxThread* t, int line);
 uint64_t ptx_clock();
 
-// --- memory: the place of an access, or the end
-// -------------------------------------------------------------------- Epochs count up over the process: of
-// all with each bar.sync and block, of a warp with each bar.warp.sync of all its lanes.
+// --- memory: the place of an access, or the end ------------------------------------------------
+// Epochs count up over the process: of all with each bar.sync and block, of a warp with each bar.warp.sync of
+// all its lanes.
 extern uint32_t ptx_epoch, ptx_warp_epoch[32];
 struct PtxShadow {     // of two bytes: who has accessed them last (machine.cpp: touch)
     uint64_t readers;  // since they were written: epoch 32 | warp 6 | lane 6 (63: several) | two flags |
@@ -143,8 +143,7 @@ void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t 
 void ptx_copy_commit(PtxThread* t);
 void ptx_copy_wait(PtxThread* t, int groups);  // -1: all
 
-// --- warps and blocks
-// ----------------------------------------------------------------------------------------------
+// --- warps and blocks --------------------------------------------------------------------------
 enum PtxShuffle { PTX_UP, PTX_DOWN, PTX_BFLY, PTX_IDX };
 struct PtxVote {
     uint32_t ballot, members;
@@ -162,8 +161,7 @@ PtxBarrier ptx_barrier(PtxThread* t, uint32_t number, uint32_t threads, bool pre
 void ptx_mma(PtxThread* t, float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4], int line);
 void ptx_ldmatrix(PtxThread* t, uint32_t d[4], int count, bool transposed, uint64_t address, int line);
 
-// --- bits
-// ----------------------------------------------------------------------------------------------------------
+// --- bits --------------------------------------------------------------------------------------
 inline float float_of(uint32_t x) {
     return std::bit_cast<float>(x);
 }
@@ -240,8 +238,7 @@ template <class T> inline T ptx_remainder(PtxThread* t, T a, T b, int line) {
     return std::is_signed_v<T> && b == (T)-1 ? (T)0 : (T)(a % b);
 }
 
-// --- floating point
-// ------------------------------------------------------------------------------------------------
+// --- floating point ----------------------------------------------------------------------------
 inline float ftz(float x) {
     return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
 }
@@ -301,8 +298,7 @@ float ptx_ex2_approx(float), ptx_lg2_approx(float), ptx_rsqrt_approx(float), ptx
     ptx_sqrt_approx(float), ptx_tanh_approx(float);
 float ptx_sin_approx(float), ptx_cos_approx(float), ptx_div_approx(float, float), ptx_div_full(float, float);
 
-// --- atomics
-// -------------------------------------------------------------------------------------------------------
+// --- atomics -----------------------------------------------------------------------------------
 template <class T> inline T ptx_fold(PtxFold how, T old, T x) {
     if constexpr (std::is_floating_point_v<T>) {
         return how == PTX_ADD   ? old + x

@@ -4,7 +4,7 @@ machine.cpp -- a grid of translated PTX (translate.py) on one CPU thread: checke
 An access must be aligned to its width and lie within an allocation or a shared variable. Shared memory must have been written
 before it is read. Of two accesses by different threads of which one writes, bar.sync must stand between them, or within a warp
 bar.warp.sync; between blocks nothing helps. cp.async copies when its thread waits for it, and until then nobody may touch the
-target. Whatever PTX leaves undefined ends the program. EMU_SEED: the order of blocks, warps and lanes.
+target. A lane's value can be had while it is in the mask and has not ended. What breaks these rules ends the program. EMU_SEED: the order of blocks, warps and lanes.
 */
 #include "test/ptx/ptx.h"
 
@@ -303,7 +303,7 @@ struct Lane {  // its part in an operation
 struct WarpOp {
     Kind kind;
     uint32_t mask, arrived;
-    int line, warp;
+    int mode, line, warp;
     Lane* lanes[32];
     void (*run)(WarpOp&);
 };
@@ -329,14 +329,14 @@ static void together(PtxThread* t, Kind kind, uint32_t mask, int line, Lane* min
     for (WarpOp& candidate : operations[t->warp]) {
         if (candidate.arrived == 0) {
             unused = &candidate;
-        } else if (candidate.kind == kind && candidate.mask == mask && (!whole || candidate.line == line)) {
+        } else if (candidate.kind == kind && candidate.mode == mine->mode && candidate.mask == mask && (!whole || candidate.line == line)) {
             op = &candidate;
         }
     }
     if (op == nullptr) {
         if (unused == nullptr) { fail_deadlock(); }
         op = unused;
-        op->kind = kind, op->mask = mask, op->line = line, op->warp = t->warp, op->run = run;
+        op->kind = kind, op->mode = mine->mode, op->mask = mask, op->line = line, op->warp = t->warp, op->run = run;
     }
     op->arrived |= bit;
     op->lanes[t->lane] = mine;
@@ -354,7 +354,10 @@ static void run_shuffle(WarpOp& op) {
         const int from = me.mode == PTX_UP ? lane - b : me.mode == PTX_DOWN ? lane + b : me.mode == PTX_BFLY ? lane ^ b : (lane & segment) | (b & ~segment);
         me.valid = me.mode == PTX_UP ? from >= bound : from <= bound;
         const int source = me.valid ? from : lane;
-        me.out[0] = (op.arrived >> source & 1) != 0 ? op.lanes[source]->in[0] : 0xffffffffu;  // (undefined)
+        if ((op.arrived >> source & 1) == 0) {
+            ptx_fail(&threads[op.warp * 32 + lane], op.line, "shfl.sync of lane %d, which has ended or is not in the mask %#x", source, op.mask);
+        }
+        me.out[0] = op.lanes[source]->in[0];
     });
 }
 uint32_t ptx_shuffle(PtxThread* t, PtxShuffle how, uint32_t value, uint32_t b, uint32_t c, uint32_t mask, bool* valid, int line) {
@@ -429,8 +432,8 @@ void ptx_mma(PtxThread* t, float d[4], const uint32_t a[4], const uint32_t b[2],
 }
 // Lanes 8 m to 8 m + 7 have the addresses of the rows of matrix m; lane i gets elements 2 (i % 4) and the next of row i / 4, or transposed.
 static void run_ldmatrix(WarpOp& op) {
-    const int count = op.lanes[0]->mode & 7;
-    const bool transposed = op.lanes[0]->mode > 7;
+    const int count = op.mode & 7;
+    const bool transposed = op.mode > 7;
     for (int m = 0; m < count; m++) {
         uint16_t rows[8][8];
         for (int r = 0; r < 8; r++) { memcpy(rows[r], ptx_shared<16, PTX_READ>(&threads[op.warp * 32 + 8 * m + r], op.lanes[8 * m + r]->in[0], op.line), 16); }

@@ -13,6 +13,8 @@ status 0; `faults NAME faulty` must end with the words beside it in test/test_cu
     read_only       optimizer: a value that was read by ld.global.nc is written
     divergent       norms: half a warp at a barrier
     product         attention: mma.sync where a lane has gone
+    shuffle         norms: the value of a lane that has gone
+    shuffles        norms: half a warp in another kind of shuffle
     shared_limit    attention: more shared memory than was asked for by cudaFuncSetAttribute
     registers       classifier: more threads than there are registers for
     traffic         (no mistake) accesses that count.cpp counts: scattered, and faulty: side by side
@@ -176,6 +178,21 @@ static int product(float* out) {
     return wrong_values(out, 32, index_of);
 }
 
+__global__ static void exchange(float* out, int num_lanes, int num_across) {
+    if ((int)threadIdx.x >= num_lanes) { return; }
+    const float mine = (float)(threadIdx.x ^ 1);
+    out[threadIdx.x] =
+        (int)threadIdx.x < num_across ? __shfl_xor_sync(~0u, mine, 1) : __shfl_up_sync(~0u, mine, 1);
+}
+static int shuffle(float* out) {
+    exchange<<<1, 32>>>(out, faulty ? 31 : 32, 32);
+    return wrong_values(out, 32, index_of);
+}
+static int shuffles(float* out) {
+    exchange<<<1, 32>>>(out, 32, faulty ? 16 : 32);
+    return wrong_values(out, 32, index_of);
+}
+
 static int shared_limit(float* out) {
     const int most = 100 << 10;
     if (!faulty) { cudaFuncSetAttribute(through_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, most); }
@@ -240,10 +257,11 @@ int main(int argc, char** argv) {
     static const struct {
         const char* name;
         int (*run)(float* out);
-    } programs[] = {PROGRAM(shifted),   PROGRAM(beyond),    PROGRAM(tile),    PROGRAM(unwritten),
-                    PROGRAM(copy),      PROGRAM(barrier),   PROGRAM(warp),    PROGRAM(blocks),
-                    PROGRAM(read_only), PROGRAM(divergent), PROGRAM(product), PROGRAM(shared_limit),
-                    PROGRAM(registers), PROGRAM(traffic),   PROGRAM(event),   PROGRAM(device)};
+    } programs[] = {PROGRAM(shifted),   PROGRAM(beyond),       PROGRAM(tile),      PROGRAM(unwritten),
+                    PROGRAM(copy),      PROGRAM(barrier),      PROGRAM(warp),      PROGRAM(blocks),
+                    PROGRAM(read_only), PROGRAM(divergent),    PROGRAM(product),   PROGRAM(shuffle),
+                    PROGRAM(shuffles),  PROGRAM(shared_limit), PROGRAM(registers), PROGRAM(traffic),
+                    PROGRAM(event),     PROGRAM(device)};
     if (argc != 3) { return 2; }
     faulty = strcmp(argv[2], "faulty") == 0;
     float* out;

@@ -70,6 +70,7 @@ fault() {  # name, words that it must end with
 fault shifted "16 bytes of global memory at .*: not aligned"
 expect "a report names the kernel and the source's line" bad "kernel vectors\(float\*, int\), .*/faults\.cu:$(grep -n '= make_float4' test/ptx/tests/faults.cu | cut -d: -f1)\)" \
     $out/cuda_emu_faults shifted faulty
+expect "the same of what is inlined" bad "/faults\.cu:$(grep -n '__shfl_up' test/ptx/tests/faults.cu | cut -d: -f1)\)" $out/cuda_emu_faults shuffle faulty
 fault beyond "write of 4 bytes of global memory .*: in no allocation"
 fault tile "4 bytes of shared memory at .*: in no variable"
 fault unwritten "read of shared memory at .* that this block has not written"

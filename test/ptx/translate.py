@@ -464,8 +464,9 @@ class Translator:
 
     # --- output ------------------------------------------------------------------------------------------------------
     def text(self, path):
+        # (of what is inlined from CUDA's headers, where it is called: nvcc gives that place first)
         out = ['// made by translate.py\n#include "test/ptx/ptx.h"\n',
-               'static const PtxPlace places[] = {', ', '.join(f'{{{line}, "{self.sources.get(file, "?")}", {at}}}' for line, file, at in self.places) or '{0, "", 0}', '};\n']
+               'static const PtxPlace places[] = {', ', '.join(f'{{{line}, "{self.sources[file]}", {at}}}' for line, file, at in self.places if '/include/' not in self.sources[file]) or '{0, "", 0}', '};\n']
         table = lambda kind, name, rows: out.append(f"static const {kind} {name}[] = {{{', '.join(rows) or '{}'}}};\n")
         for i, k in enumerate(self.kernels):
             body = '\n    '.join(k.body)

@@ -53,12 +53,14 @@ build llama-trainer train_llamacu DYNAPIPE=1
 # and a sum that are not marked .rn, in each as it likes.
 # shellcheck disable=SC2016
 [ -n "${FULL:-}" ] || {
+    ptx=(build/release-cuda-fp32/llmc/cuda/{optimizer,elementwise,norms}.ptx)
+    build float32 BACKEND=cuda PRECISION=FP32 "${ptx[@]}"
     awk '/[.]entry/ { kernel = $0; split("", product) }
          { gsub(/[,;]/, "") }
          $1 == "mul.f32" { product[$2] }
          $1 ~ /^(add|sub)[.]f32$/ && ($3 in product || $4 in product) && kernel ~ /adamw|gelu|gated|norm_(rows|any)/ { print kernel; n++ }
          $1 == "fma.rn.f32" { fused++ }
-         END { exit n > 0 || fused == 0 }' build/release-cuda-bf16/llmc/cuda/{optimizer,elementwise,norms}.ptx >"$work/fusible.log" 2>&1
+         END { exit n > 0 || fused == 0 }' "${ptx[@]}" "${ptx[@]/fp32/bf16}" >"$work/fusible.log" 2>&1
     ok $? "the PTX leaves ptxas no sum of a product where bits must be equal" "$work/fusible.log"
 }
 alone=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe t5=build/release-cuda-bf16/train_t5 profiler=build/release-cuda-bf16/profile_costs

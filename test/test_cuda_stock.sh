@@ -147,9 +147,11 @@ for where in REFUSE REFUSE_CALL; do
     ok $? "any other status is an error: $(grep -om1 'CUBLAS_STATUS.*' "$work/error.log")"
 done
 
-EMU_NO_DEVICE=100 "${trainer[bf16]}" -i "$work/data/train.bin" -t 64 >"$work/none.log" 2>&1
-[ $? -eq 2 ] && grep -q -- "---> " "$work/none.log"
-ok $? "without a GPU: exit status 2, and what to do"
+for lacks in EMU_NO_DEVICE=100 EMU_CAPABILITY=75; do
+    env $lacks "${trainer[bf16]}" -i "$work/data/train.bin" -t 64 >"$work/none.log" 2>&1
+    [ $? -eq 2 ] && grep -q -- "---> " "$work/none.log"
+    ok $? "without a GPU, or with one before sm_80: exit status 2, and what to do: $(head -c 120 "$work/none.log")"
+done
 EMU_DEVICE_BYTES=150e6 timeout -k 5 60 "$build-emu${EMU_ARCH-}-bf16/profile_costs" --vocab 257 --tokens 64 --out "$work/none" \
     >"$work/none.log" 2>&1
 [ $? -eq 1 ] && grep -q -- "--mb-tokens" "$work/none.log" && ! [ -e "$work/none" ]

@@ -73,8 +73,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int idx) {
     }
     memset(about, 0, sizeof *about);
     snprintf(about->name, sizeof about->name, "CUDA emulated on a CPU");
-    about->major = 9;
-    about->minor = 0;
+    about->major = settings().capability / 10;
+    about->minor = settings().capability % 10;
     about->multiProcessorCount = settings().num_sms;
     about->warpSize = 32;
     about->maxThreadsPerBlock = BLOCK_THREADS;

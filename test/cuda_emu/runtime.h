@@ -24,6 +24,7 @@ struct Settings {
     double hang_s;    // EMU_HANG_S=60: report and end when nothing has moved for so long
     int num_devices;  // EMU_DEVICES=8; 0: none
     int no_device;    // EMU_NO_DEVICE=code: cudaGetDeviceCount fails with it (35: no driver)
+    int capability;   // EMU_CAPABILITY=90
     int num_sms;      // EMU_SMS=4: few blocks where a program fills the device
     size_t device_bytes;   // EMU_DEVICE_BYTES=8 GiB, each
     size_t granule_bytes;  // EMU_GRANULE_BYTES=1: of an allocation's end; 512, a GPU's, hides what is just

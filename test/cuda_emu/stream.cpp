@@ -31,6 +31,7 @@ const Settings& settings() {
         .hang_s = number("EMU_HANG_S", 60),
         .num_devices = number("EMU_NO_DEVICE", 0) != 0 ? 0 : (int)number("EMU_DEVICES", 8),
         .no_device = (int)number("EMU_NO_DEVICE", cudaErrorNoDevice),
+        .capability = (int)number("EMU_CAPABILITY", 90),
         .num_sms = (int)number("EMU_SMS", 4),
         .device_bytes = (size_t)number("EMU_DEVICE_BYTES", 8.0 * (1 << 30)),
         .granule_bytes = (size_t)number("EMU_GRANULE_BYTES", 1),

@@ -252,7 +252,7 @@ $(OUT)/util/program.o: $(OUT)/commit
 $(OUT)/util/program.o: CFLAGS_ALL += -DDYNAPIPE_COMMIT='"$(COMMIT)"'
 
 # --- sanitizers, fuzzing, structure ---------------------------------------------------------------------------
-asan:                                      ## unit tests, one rank, and emulated GPUs under address and undefined-behaviour sanitizers
+asan:                                      ## unit tests, one rank, and hosts of emulated GPUs under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory BUILD=asan check
 	@SANITIZE=1 bash test/test_no_mpi.sh
 	@SANITIZE=1 bash test/test_cuda_train.sh || [ $$? -eq 77 ]

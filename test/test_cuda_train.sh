@@ -181,11 +181,11 @@ same_answers llama cpu-llama "Llama on two stages"
 trainer=$release-bf16/train_llama-dynapipe run llama-bf16 4 $heads $(costs cpu-llama bf16) --stages 2 --stage-split 0.5,1.5 -z 1
 as_on_the_cpu llama-bf16 2e-2 "Llama in bf16, 2 stages x 2 replicas, shared optimizer" cpu-llama
 
-# --- SANITIZE=1: under AddressSanitizer (minutes to build) ---------------------------------------------------------
+# --- SANITIZE=1: the host's code under AddressSanitizer (minutes to build) ----------------------------------------
 if [ -n "${SANITIZE:-}" ]; then
     make_emulated BF16 asan train_gpt2-dynapipe train_t5-dynapipe
     export ASAN_OPTIONS=detect_leaks=0  # MPI's
-    export EMU_DEVICE_BYTES=1e9         # memory of an arena is real here, all of it
+    export EMU_DEVICE_BYTES=1e9
     emulated asan build/asan-emu${EMU_ARCH-}-bf16/train_gpt2-dynapipe $(costs cpu bf16) -z 1 --resplit 1:1,3
     as_on_the_cpu asan 2e-2 "bf16 under AddressSanitizer, NCCL"
     EMU_DEVICES=1 emulated asan-mpi build/asan-emu${EMU_ARCH-}-bf16/train_gpt2-dynapipe $(costs cpu bf16) --transport mpi

@@ -4,7 +4,7 @@ memory.cpp -- device, pinned and managed memory, copies.
 Device memory is host memory that is remembered: fresh it holds NaN bytes (0xff), copies are checked against
 its bounds. From pageable memory a copy takes a snapshot when it is issued, to pageable memory it waits, as
 CUDA does; with pinned memory it happens when its turn comes, so a buffer reused too early gives wrong
-numbers. Under AddressSanitizer every allocation is the heap's own, with its red zones.
+numbers.
 */
 #include <cstdlib>
 #include <cstring>
@@ -104,12 +104,9 @@ void fill_bytes(void* pointer, int value, size_t num_bytes) {
 
 // --- allocation ------------------------------------------------------------------------------
 static bool allocate(void** pointer, size_t num_bytes, int device) {
-    bool mapped = false;
     const size_t granule = settings().granule_bytes;
     num_bytes = (num_bytes + granule - 1) / granule * granule;
-#ifndef __SANITIZE_ADDRESS__
-    mapped = device >= 0 && num_bytes >= MAPPED_FROM_BYTES;
-#endif
+    const bool mapped = device >= 0 && num_bytes >= MAPPED_FROM_BYTES;
     if (mapped) {
         *pointer = map_device_memory(num_bytes);
     } else if (posix_memalign(pointer, 256, num_bytes) != 0) {

@@ -352,6 +352,20 @@ static inline bool op_again(const Op* op, Case* c, OpsContext* context, float** 
     return ok;
 }
 
+// Array k begins so many values later.
+static inline void array_shift(Case* c, int k, size_t num_values) {
+    const Array old = c->a[k];
+    const int num = c->num;
+    c->num = k;
+    Array* a = array_add(c, old.role, old.type, old.n, 1.0, num_values);
+    memcpy(a->host, old.host, old.n * sizeof(float));
+    a->row = old.row;
+    c->num = num;
+    free(old.host);
+    free(old.ref);
+    ops_release(ops, old.memory);
+}
+
 static Case op_case;
 
 static inline bool op_check_case(const Op* op, int i) {
@@ -365,19 +379,14 @@ static inline bool op_check_case(const Op* op, int i) {
             op->call(c, ops);
             for (int k = 0; k < c->num; k++) { aligned[k] = array_download(&c->a[k]); }
         }
+        int shifted[MAX_ARRAYS], num_shifted = 0;
         for (int k = 0; k < c->num; k++) {
-            Array* a = &c->a[k];
-            if (a->type != 'x' || !(a->role == IN ? op->shift_in : op->shift_out)) { continue; }
-            const Array old = *a;
-            const int num = c->num;
-            c->num = k;
-            array_add(c, old.role, 'x', old.n, 1.0, (size_t)1 << i / 4 % 3);
-            memcpy(a->host, old.host, old.n * sizeof(float));
-            a->row = old.row;
-            c->num = num;
-            free(old.host);
-            free(old.ref);
-            ops_release(ops, old.memory);
+            const bool may = c->a[k].role == IN ? op->shift_in : op->shift_out;
+            if (c->a[k].type == 'x' && may) { shifted[num_shifted++] = k; }
+        }
+        const int one = i / 4 % (num_shifted + 1);  // alone; 0: all
+        for (int k = 0; k < num_shifted; k++) {
+            if (one == 0 || one == k + 1) { array_shift(c, shifted[k], (size_t)1 << i / 4 % 3); }
         }
     }
     case_upload(c);

@@ -14,6 +14,7 @@
 
 #include "../llmc/dropout_bits.h"
 #include "../llmc/t5_bucket.h"
+#include "../util/status.h"
 
 #ifdef LLMC_BF16
 static const double MAX_ERROR = 16 * FLOATX_EPS, RMS_ERROR = FLOATX_EPS;
@@ -151,6 +152,10 @@ static Array* in_ints(Case* c, const int32_t* values, int n) {
 static Shape* make_shape(Case* c, int base) {
     Shape* s = c->detail = must(calloc(1, sizeof *s));
     (c->flag ? cut_shape_of : shape_of)(s, c->i);
+    while (!attention_check(s->HS, s->kind & BIAS ? NUM_BUCKETS : 0, s->max_distance)) {
+        printf("smaller heads: %s\n", status_message());  // a card with 99 KiB of shared memory a block
+        s->HS -= 32;
+    }
     s->base = base, s->C = s->NH * s->HS,
     s->q_stride = c->i % 2 ? s->C : 3 * s->C;  // packed q, k, v: columns beside
     if (base == FORWARD_BASE && c->i >= 40) { make_cache(s, c->i); }

@@ -37,6 +37,8 @@ struct Tokenizer {
     Arena arena;                   // memory of the texts
     const unsigned char** texts;   // of each token
     uint8_t* text_bytes;
+    int32_t* specials;  // [num_specials], ascending: no text becomes them
+    int32_t num_specials;
 };
 
 // --- texts of tokens --------------------------------------------------------------------------------------
@@ -212,6 +214,26 @@ static Status open_gpt2(Tokenizer* t) {
     return status == STATUS_OK ? take_bpe(t) : status;
 }
 
+// Can no text become it?
+static bool is_special(const Tokenizer* t, int32_t token) {
+    const char* piece;
+    size_t num_bytes;
+    if (t->bpe != NULL) { return bpe_is_special(t->bpe, token); }
+    if (t->pieces == NULL) { return t->text_bytes[token] > 1; }
+    return token >= t->library->num_pieces(t->pieces) ||
+           t->library->piece(t->pieces, token, &piece, &num_bytes) == SPIECE_SPECIAL;
+}
+
+// Once, so that a template's names need no search of the whole vocabulary in each sample.
+static Status list_specials(Tokenizer* t) {
+    for (int32_t token = 0; token < t->vocab.num_tokens; token++) { t->num_specials += is_special(t, token); }
+    ARENA_TRY_NEW(t->specials, &t->arena, int32_t, t->num_specials);
+    for (int32_t token = 0, i = 0; token < t->vocab.num_tokens; token++) {
+        if (is_special(t, token)) { t->specials[i++] = token; }
+    }
+    return STATUS_OK;
+}
+
 Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
     static Status (*const open[NUM_CHOICES])(Tokenizer * t) = {open_bytes, open_gpt2, open_byt5,
                                                                open_sentencepiece, open_gpt2};
@@ -220,6 +242,7 @@ Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
     t->options = *options;
     t->bos_token = -1;
     Status status = open[options->choice](t);
+    if (status == STATUS_OK) { status = list_specials(t); }
     if (status != STATUS_OK) {
         tokenizer_close(t);
         return status;
@@ -269,24 +292,15 @@ Status tokenizer_encode(Tokenizer* t, const char* text, size_t num_bytes, BpeTok
     return status;
 }
 
-// Can no text become it?
-static bool is_special(const Tokenizer* t, int32_t token) {
-    const char* piece;
-    size_t num_bytes;
-    if (t->bpe != NULL) { return bpe_is_special(t->bpe, token); }
-    if (t->pieces == NULL) { return t->text_bytes[token] > 1; }
-    return token >= t->library->num_pieces(t->pieces) ||
-           t->library->piece(t->pieces, token, &piece, &num_bytes) == SPIECE_SPECIAL;
-}
-
-// From the end, where most have them. -1: none of this name.
+// The last of this name; -1: none.
 static int32_t find_special(const Tokenizer* t, const char* name, size_t num_bytes) {
-    int32_t token = t->vocab.num_tokens - 1;
-    while (token >= 0 && (t->text_bytes[token] != num_bytes ||
-                          memcmp(t->texts[token], name, num_bytes) != 0 || !is_special(t, token))) {
-        token--;
+    for (int32_t i = t->num_specials - 1; i >= 0; i--) {
+        const int32_t token = t->specials[i];
+        if (t->text_bytes[token] == num_bytes && memcmp(t->texts[token], name, num_bytes) == 0) {
+            return token;
+        }
     }
-    return token;
+    return -1;
 }
 
 Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes, bool needs_all,

@@ -26,18 +26,22 @@ do not affect the model (dropout of training, use_cache, task_specific_params ..
 
 typedef enum { HF_GPT2, HF_T5, HF_MT5, HF_UMT5, HF_LLAMA, HF_QWEN2, HF_NUM_TYPES } HfType;
 
-enum { HF_NO_TOKEN = -1 };
+enum { HF_NO_TOKEN = -1, HF_MORE_ENDS = 7 };
 
 typedef struct {
     HfType type;
     ModelConfig shape;  // kind NULL; padded_vocab as ours; tied_head: the flag, to be checked against tensors
     bool head_scaled;   // hidden states times C^-1/2 before the head (T5)
     int pad_token, bos_token, eos_token, start_token;  // start: the decoder's first; HF_NO_TOKEN: none
+    int64_t more_ends[HF_MORE_ENDS];                   // [num_more_ends]: read, not written
+    int num_more_ends;
     double dropout;
 } HfConfig;
 
 const ModelKind* hf_config_kind(const HfConfig* config);
 const char* hf_config_type(const HfConfig* config);  // model_type
+// Is `token` an end of texts? eos_token_id may be a list.
+bool hf_config_ends(const HfConfig* config, int token);
 // A directory, or a file beside config.json.
 bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.

@@ -142,6 +142,17 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
     return true;
 }
 
+static bool read_ends(const Reader* r, int fallback, HfConfig* config) {
+    const json_t *list = json_object_get(r->root, "eos_token_id"), *token;
+    size_t i;
+    json_array_foreach(list, i, token) {
+        if (i == 0 || i > HF_MORE_ENDS) { continue; }  // read_token() takes the first
+        config->more_ends[config->num_more_ends++] =
+            json_is_integer(token) ? json_integer_value(token) : HF_NO_TOKEN;
+    }
+    return read_token(r, "eos_token_id", fallback, &config->eos_token);
+}
+
 // --- required values --------------------------------------------------------------------------------------
 
 static bool require_bool(const Reader* r, const char* key, bool wanted, const char* why) {
@@ -249,8 +260,7 @@ static bool read_gpt2(const Reader* r, HfConfig* config) {
            require_bool(r, "add_cross_attention", false, "there is no encoder") &&
            require_bool(r, "is_encoder_decoder", false, "there is no encoder") &&
            read_dropout(r, "resid_pdrop", &config->dropout) &&
-           read_token(r, "bos_token_id", last_word, &config->bos_token) &&
-           read_token(r, "eos_token_id", last_word, &config->eos_token) &&
+           read_token(r, "bos_token_id", last_word, &config->bos_token) && read_ends(r, last_word, config) &&
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token);
 }
 
@@ -295,8 +305,7 @@ static bool read_t5(const Reader* r, HfConfig* config) {
            require_bool(r, "is_decoder", false, "both stacks are needed") &&
            read_dropout(r, "dropout_rate", &config->dropout) &&
            read_token(r, "pad_token_id", 0, &config->pad_token) &&
-           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) &&
-           read_token(r, "eos_token_id", 1, &config->eos_token) &&
+           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) && read_ends(r, 1, config) &&
            read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
 }
 
@@ -355,7 +364,7 @@ static bool read_llama(const Reader* r, HfConfig* config) {
            require_bool(r, "use_sliding_window", false, "all tokens before are seen") &&
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token) &&
            read_token(r, "bos_token_id", is_qwen ? HF_NO_TOKEN : 1, &config->bos_token) &&
-           read_token(r, "eos_token_id", is_qwen ? HF_NO_TOKEN : 2, &config->eos_token);
+           read_ends(r, is_qwen ? HF_NO_TOKEN : 2, config);
 }
 
 static bool read_config(const Reader* r, HfConfig* config) {
@@ -381,6 +390,12 @@ static bool read_config(const Reader* r, HfConfig* config) {
 
 const char* hf_config_type(const HfConfig* config) {
     return type_names[config->type];
+}
+
+bool hf_config_ends(const HfConfig* config, int token) {
+    bool ends = token == config->eos_token;
+    for (int i = 0; i < config->num_more_ends; i++) { ends = ends || token == config->more_ends[i]; }
+    return ends;
 }
 
 const ModelKind* hf_config_kind(const HfConfig* config) {

@@ -135,6 +135,7 @@ static void tokens_are_kept(void) {
                             "\"bos_token_id\": null, \"dropout_rate\": 0.25}");
     CHECK(config.pad_token == 3 && config.eos_token == 2 && config.start_token == 3 &&
           config.dropout == 0.25);
+    CHECK(hf_config_ends(&config, 2) && hf_config_ends(&config, 5) && !hf_config_ends(&config, 3));
     config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"decoder_start_token_id\": 4}");
     CHECK(config.start_token == 4);
 }

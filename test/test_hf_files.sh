@@ -131,6 +131,10 @@ ok $? "the tokenizer of the data goes along"
 # gpt2's config says 49; this data ends texts with 1, as its own export says
 grep -q 'warning: .*hf_gpt2 ends texts with token 49, the data with 1$' "$work/gpt2-1.log" && ! grep -q warning "$work/flan-1.log"
 ok $? "other tokens than the model's: $(grep -o 'warning:.*' "$work/gpt2-1.log")"
+cp -r $golden/hf_gpt2 "$work/ends" && sed -i 's/"eos_token_id": 49/"eos_token_id": [49, 1]/' "$work/ends/config.json" && grep -q '\[49, 1\]' "$work/ends/config.json"
+trainer=$build/train_gpt2-dynapipe run ends 1 -i "$work/data/train.bin" -t 20 -d 600 -v 0 -s 0 -x 0 -e "$work/ends" -o "$work/ends.run"
+grep -q 'ends texts' "$work/ends.log"
+ok $([ $? = 1 ] && [ -s "$work/ends.log" ]; echo $?) "the data's end is among the model's: $(tail -2 "$work/ends.log")"
 for folder in trained converted; do
     grep -q '"eos_token_id": 1,\?$' "$work/gpt2-$folder.hf/config.json" && grep -q '"eos_token_id": 1,\?$' "$work/gpt2-$folder.hf/generation_config.json"
     ok $? "gpt2-$folder: generate() stops where the data's texts end"

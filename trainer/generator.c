@@ -379,7 +379,8 @@ static Status open_model(Generation* g) {
                     "%s: %d tokens, the model has %d ---> --tokenizer DIR, the folder of its data", folder,
                     vocab->num_tokens, g->model.config.vocab);
     }
-    g->end_token = details.eos_token != HF_NO_TOKEN ? details.eos_token : vocab->eot_token;
+    const bool is_end = details.eos_token == HF_NO_TOKEN || hf_config_ends(&details, vocab->eot_token);
+    g->end_token = is_end ? vocab->eot_token : details.eos_token;
     g->start_token = details.start_token != HF_NO_TOKEN ? details.start_token
                      : vocab->pad_token >= 0            ? vocab->pad_token
                                                         : vocab->eot_token;

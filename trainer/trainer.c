@@ -630,7 +630,7 @@ static void check_tokens_fit(Trainer* t, const char* path) {
             checkpoint_path_tail(path), like->start_token);
     }
     bool other_start = t->kind->has_decoder && like->start_token != pad;
-    bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
+    bool other_end = like->eos_token != HF_NO_TOKEN && !hf_config_ends(like, eot);
     if ((!other_start && !other_end) || !t->is_main) { return; }
     if (!t->kind->has_decoder) {
         fprintf(

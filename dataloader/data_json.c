@@ -316,7 +316,7 @@ Status vocab_hash_json(uint64_t* out, SampleTokenizer* kind, const VocabFile* vo
                 error.line, error.text);
 }
 
-TokenizerConfig tokenizer_config_read(const char* folder) {
+Status tokenizer_config_read(TokenizerConfig* out, const char* folder) {
     char path[PATH_CHARS];
     path_in(path, folder, "tokenizer_config.json");
     json_t* root = json_load_file(path, 0, NULL);
@@ -326,12 +326,15 @@ TokenizerConfig tokenizer_config_read(const char* folder) {
         json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) <= 100000;
     const json_t *eos = json_object_get(root, "eos_token"), *content = json_object_get(eos, "content");
     const char* end = json_string_value(content != NULL ? content : eos);
-    TokenizerConfig out = {.is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0,
-                           .without_bos = json_is_false(json_object_get(root, "add_bos_token")),
-                           .extra_ids = in_range ? (int32_t)json_integer_value(number) : -1};
-    snprintf(out.end, sizeof out.end, "%s", end != NULL ? end : "");
+    *out = (TokenizerConfig){.is_byt5 = name != NULL && strcmp(name, "ByT5Tokenizer") == 0,
+                             .without_bos = json_is_false(json_object_get(root, "add_bos_token")),
+                             .extra_ids = in_range ? (int32_t)json_integer_value(number) : -1};
+    snprintf(out->end, sizeof out->end, "%s", end != NULL ? end : "");
+    const bool is_bad = !json_is_object(root) || (eos != NULL && !json_is_null(eos) && end == NULL);
     json_decref(root);
-    return out;
+    if (!is_bad || access(path, F_OK) != 0) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: no JSON object, or its eos_token no text ---> download it again",
+                path);
 }
 
 const char* tokenizer_name(SampleTokenizer kind) {
@@ -356,7 +359,9 @@ Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folde
     VocabFile files[NUM] = {{0}};
     Status status = STATUS_OK;
     *out = 0;
-    *kind = tokenizer_config_read(folder).is_byt5 ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
+    TokenizerConfig config;
+    TRY(tokenizer_config_read(&config, folder));
+    *kind = config.is_byt5 ? TOKENIZER_BYT5 : TOKENIZER_UNKNOWN;
     for (int i = 0; i < NUM && status == STATUS_OK; i++) {
         status = read_if_there(&files[i], paths[i], folder, names[i]);
     }

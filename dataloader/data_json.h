@@ -69,14 +69,15 @@ Status vocab_hash_pieces(uint64_t* out, const VocabFile* model);
 // known here. ByT5's has no files, so no hash (0).
 Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folder);
 const char* tokenizer_name(SampleTokenizer kind);
-// Of a folder's tokenizer_config.json, all defaults without one: does it name ByT5's tokenizer, is
-// "add_bos_token" false? "extra_ids"; -1: not said. The text of "eos_token"; "": not said.
+// Of a folder's tokenizer_config.json, all defaults without one, STATUS_BAD_FORMAT of a broken one: does it
+// name ByT5's tokenizer, is "add_bos_token" false? "extra_ids"; -1: not said. The text of "eos_token"; "":
+// not said.
 typedef struct {
     bool is_byt5, without_bos;
     int32_t extra_ids;
     char end[64];
 } TokenizerConfig;
-TokenizerConfig tokenizer_config_read(const char* folder);
+Status tokenizer_config_read(TokenizerConfig* out, const char* folder);
 
 // The files of a model's tokenizer, all that transformers' AutoTokenizer takes, those that are there.
 // foreign: the first in `folder` that `from` does not have, left by an earlier run; NULL: none.

@@ -940,6 +940,23 @@ static void pieces_are_known_by_text_and_score(void) {
     CHECK(folder_hash(TOKENIZER_BYT5) == 0);
 }
 
+static void a_broken_tokenizer_config_is_an_error(void) {
+    static const char* const broken[] = {"{\"eos_token\":", "", "[]", "{\"eos_token\": 5}"};
+    put_none();
+    for (int i = 0; i < 4; i++) {
+        uint64_t hash;
+        SampleTokenizer kind;
+        TokenizerFolder got;
+        put("tokenizer_config.json", broken[i]);
+        CHECK_FAILS(vocab_hash_folder(&hash, &kind, folder), STATUS_BAD_FORMAT,
+                    "tokenizer_config.json: no JSON");
+        CHECK_FAILS(tokenizer_folder_open(&got, folder, -1), STATUS_BAD_FORMAT,
+                    "tokenizer_config.json: no JSON");
+    }
+    put("tokenizer_config.json", "{\"eos_token\": null}");
+    CHECK(folder_hash(TOKENIZER_UNKNOWN) == 0);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(tiny_vocabulary_equals_golden_tokens);
@@ -984,6 +1001,7 @@ int main(int argc, char** argv) {
     RUN(a_bpe_is_known_by_ids_and_merges);
     RUN(tokenizer_json_is_taken_first);
     RUN(pieces_are_known_by_text_and_score);
+    RUN(a_broken_tokenizer_config_is_an_error);
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     CHECK_EQ(system(command), 0);

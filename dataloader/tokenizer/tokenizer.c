@@ -423,7 +423,8 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
         options.choice = folder[3] == '5' ? CHOICE_BYT5 : CHOICE_BYTES;
         return tokenizer_open(&f->tokenizer, &options);
     }
-    const TokenizerConfig config = tokenizer_config_read(folder);
+    TokenizerConfig config;
+    TRY(tokenizer_config_read(&config, folder));
     TRY(data_json_read(&f->data, folder, &has_data));
     if (!choose(f, &options, folder, config.is_byt5)) {
         return FAIL(STATUS_IO,

@@ -600,10 +600,10 @@ static void other_bpes_are_refused_by_field(void) {
 
 // What Oniguruma, whose patterns they are, and PCRE2 may read in different ways, and what is no pattern.
 static void other_llama3s_are_refused_by_field(void) {
-    static const char* const patterns[] = {"\\\\w+",  "\\\\d",   "a.b",        "^a",     "a$",
-                                           "[[a]b]",  "[a&&b]",  "[]a]",       "[^]a]",  "(?i)a",
-                                           "(?<=a)b", "(*UTF)a", "\\\\p{Han}", "\\\\pL", "a{1,3}+",
-                                           "[\\\\S]", "(a",      "a*",         "\\\\",   "a{2}?"};
+    static const char* const patterns[] = {"\\\\w+",     "\\\\d",  "a.b",     "^a",      "a$",      "[[a]b]",
+                                           "[a&&b]",     "[]a]",   "[^]a]",   "(?i)a",   "(?<=a)b", "(*UTF)a",
+                                           "\\\\p{Han}", "\\\\pL", "a{1,3}+", "[\\\\S]", "(a",      "a*",
+                                           "\\\\",       "a{2}?",  "a{,3}"};
     static const Change changes[] = {
         {"pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", "pre_tokenizer.type is \"Sequence\""},
         {"pre_tokenizer.pretokenizers.0.invert", "true", "pre_tokenizer.type is \"Sequence\""},
@@ -631,6 +631,12 @@ static void other_llama3s_are_refused_by_field(void) {
         const Change pattern = {"pre_tokenizer.pretokenizers.0.pattern.Regex", text, NULL};
         CHECK_FAILS(open_changed(path, &pattern, 1, &bpe), STATUS_BAD_FORMAT, "pattern");
         CHECK(strstr(status_message(), "--->") != NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        const Change pattern = {"pre_tokenizer.pretokenizers.0.pattern.Regex", i == 0 ? "\"\"" : "\"a*\"",
+                                NULL};
+        CHECK_FAILS(open_changed(path, &pattern, 1, &bpe), STATUS_BAD_FORMAT,
+                    "pattern: may match nothing --->");
     }
     // a text that a pattern passes over is refused
     const Change few = {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[\\\\s.]+\"", NULL};

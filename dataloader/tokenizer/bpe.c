@@ -312,7 +312,7 @@ static size_t common_chars(const char* at, bool in_class) {
         return next == 'r' || next == 'n' || next == 't' || ispunct((unsigned char)next) ? 2 : 0;
     }
     if (in_class) { return *at != '[' && !(*at == '&' && next == '&'); }
-    return strchr(".^$", *at) == NULL && (*at != '(' || is_group) &&
+    return strchr(".^$", *at) == NULL && (*at != '(' || is_group) && (*at != '{' || next != ',') &&
            (*at != '}' || (next != '+' && next != '?')) &&
            (*at != '[' || (next != ']' && (next != '^' || at[2] != ']')));
 }
@@ -457,12 +457,16 @@ static Status compile_split(Bpe* bpe, const char* path) {
     bpe->split = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
     if (bpe->split != NULL) { (void)pcre2_pattern_info(bpe->split, PCRE2_INFO_MATCHEMPTY, &may_be_empty); }
-    if (bpe->split == NULL || may_be_empty) {
+    if (bpe->split == NULL) {
         return FAIL(
             STATUS_BAD_FORMAT,
             "%s: split pattern: error %d ---> use another tokenizer (PCRE2 must be built with Unicode "
             "support)",
-            path, bpe->split == NULL ? error : 0);
+            path, error);
+    }
+    if (may_be_empty) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: split pattern: may match nothing ---> use another tokenizer",
+                    path);
     }
     (void)pcre2_jit_compile(bpe->split, PCRE2_JIT_COMPLETE);  // otherwise it is interpreted, equally
     bpe->match = pcre2_match_data_create_from_pattern(bpe->split, NULL);

@@ -284,6 +284,9 @@ refuses 1 "No such file" "$work/absent" --prompt x
 refuses 1 "no checkpoint there" "$work/form" --prompt x
 refuses 1 "no tokenizer there" "$work/alone/m.bin" --prompt x
 refuses 1 "trained with another tokenizer" "$work/gpt2" --tokenizer "$work/t5-data" --prompt x
+cp -r "$work/gpt2hf" "$work/other" && cp test/golden/bpe_tiny_tokenizer.json "$work/other/tokenizer.json"
+refuses 1 "trained with another tokenizer" "$work/other" --tokenizer "$work/gpt2-data" --prompt x
+refuses 1 "384 tokens, the model has 257" "$work/gpt2hf" --tokenizer "$work/t5-data" --prompt x
 refuses 1 "absent.jsonl: No such file" "$work/gpt2" --file "$work/absent.jsonl"
 refuses 1 "main.log: no model ---> the folder of a run" "$work/gpt2/main.log" --prompt x
 skips() {  # file of two good records and a bad one, words

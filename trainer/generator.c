@@ -368,13 +368,21 @@ static Status open_model(Generation* g) {
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode)) { folder = dirname(path); }
     TRY(tokenizer_folder_open(&g->tokens, folder, -1));
     TRY(read_model(g, is_hf, &details, &vocab_hash));
+    if (is_hf && g->options->tokenizer != NULL) {
+        char path_of_model[PATH_CHARS];
+        SampleTokenizer kind;
+        snprintf(path_of_model, sizeof path_of_model, "%s", g->path);
+        const bool is_file = stat(g->path, &about) == 0 && !S_ISDIR(about.st_mode);
+        TRY(vocab_hash_folder(&vocab_hash, &kind, is_file ? dirname(path_of_model) : path_of_model));
+        if (kind == TOKENIZER_UNKNOWN) { vocab_hash = 0; }
+    }
     if (vocab_hash != 0 && vocab->hash != vocab_hash) {
         return FAIL(
             STATUS_MISMATCH,
             "%s: trained with another tokenizer than %s has ---> --tokenizer DIR, the folder of its data",
             g->path, folder);
     }
-    if (vocab->num_tokens > g->model.config.padded_vocab) {
+    if (vocab->num_tokens > g->model.config.vocab) {
         return FAIL(STATUS_MISMATCH,
                     "%s: %d tokens, the model has %d ---> --tokenizer DIR, the folder of its data", folder,
                     vocab->num_tokens, g->model.config.vocab);

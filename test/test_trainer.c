@@ -177,6 +177,21 @@ static void wrong_flags_say_what_is_right(void) {
     }
 }
 
+// Other programs' names of the trainer's flags, and words near them, are told the flag that is there.
+static void foreign_names_say_ours(void) {
+    static const char* const cases[][2] = {{"--eval-iters", "did you mean -v?"},
+                                           {"--max-seq-len", "did you mean --seq-length?"},
+                                           {"--save_step", "did you mean -n?"},
+                                           {"--max-step", "did you mean --max-steps?"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        SessionOptions options;
+        char* argv[] = {"p", (char*)(uintptr_t)cases[i][0], "1", NULL};
+        int argc = 3;
+        CHECK_FAILS(session_options_take(&options, &argc, argv, train_flags_words()), STATUS_BAD_OPTION,
+                    cases[i][1]);
+    }
+}
+
 static void words_are_the_letters(void) {
     char* letters[] = {"p",  "-l", "0.5", "-d",  "64", "-t", "9",  "-x", "-3",
                        "-u", "2",  "-c",  "0.1", "-e", "d6", "-o", "x",  NULL};
@@ -297,6 +312,7 @@ int main(void) {
     RUN(the_plugins_options_are_kept);
     RUN(the_trainers_flags_are_kept);
     RUN(wrong_flags_say_what_is_right);
+    RUN(foreign_names_say_ours);
     RUN(words_are_the_letters);
     RUN(logs_continue_after_a_step);
     RUN(exact_match_is_of_the_text);

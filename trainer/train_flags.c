@@ -56,17 +56,17 @@ static const OptionSpec specs[] = {
     {"--model", OPTION_STRING, FIELD(model),         NULL,     0, 0,    NULL, "MODEL", "-e"},
     {"--output-dir", OPTION_STRING, FIELD(output_dir), NULL,   0, 0,    NULL, "DIR",   "-o"},
 };
-// What Hugging Face, Megatron-LM and torchtune call it, and what it is here.
-static const char* const foreign[][2] = {
-    {"--learning-rate", "--lr"}, {"--num-train-epochs", "--epochs"}, {"--train-iters", "--max-steps"},
-    {"--global-batch-size", "--batch-size (tokens of a step)"}, {"--per-device-train-batch-size", "--batch-size (tokens of a step)"},
-    {"--gradient-accumulation-steps", "--batch-size (tokens of a step; its microbatches are planned)"},
-    {"--max-grad-norm", "--grad-clip"}, {"--clip-grad", "--grad-clip"}, {"--adam-epsilon", "--eps"}, {"--adam-eps", "--eps"},
-    {"--adam-beta1", "--betas"}, {"--adam-beta2", "--betas"}, {"--warmup-steps", "--warmup"}, {"--lr-warmup-iters", "--warmup"},
-    {"--max-seq-length", "--seq-length"}, {"--model-name-or-path", "--model"}, {"--lr-scheduler-type", "-k"}, {"--lr-decay-style", "-k"},
-    {"--train-file", "-i"}, {"--data-path", "-i"}, {"--validation-file", "-j"}, {"--save", "--output-dir"}, {"--save-steps", "-n"},
-    {"--save-interval", "-n"}, {"--eval-steps", "-v"}, {"--eval-interval", "-v"}, {"--resume-from-checkpoint", "-y"}, {"--load", "-e, or -y 1"},
-    {"--bf16", "make PRECISION=BF16"}, {"--fp16", "make PRECISION=BF16"},
+// What Hugging Face, Megatron-LM and torchtune call it, and what it is here, as options_take() suggests it.
+static const char* const foreign[] = {
+    "--learning-rate=--lr", "--num-train-epochs=--epochs", "--train-iters=--max-steps",
+    "--global-batch-size=--batch-size (tokens of a step)", "--per-device-train-batch-size=--batch-size (tokens of a step)",
+    "--gradient-accumulation-steps=--batch-size (tokens of a step; its microbatches are planned)",
+    "--max-grad-norm=--grad-clip", "--clip-grad=--grad-clip", "--adam-epsilon=--eps", "--adam-eps=--eps",
+    "--adam-beta1=--betas", "--adam-beta2=--betas", "--warmup-steps=--warmup", "--lr-warmup-iters=--warmup",
+    "--max-seq-length=--seq-length", "--model-name-or-path=--model", "--lr-scheduler-type=-k", "--lr-decay-style=-k",
+    "--train-file=-i", "--data-path=-i", "--validation-file=-j", "--save=--output-dir", "--save-steps=-n",
+    "--save-interval=-n", "--eval-steps=-v", "--eval-interval=-v", "--resume-from-checkpoint=-y", "--load=-e, or -y 1",
+    "--bf16=make PRECISION=BF16", "--fp16=make PRECISION=BF16",
 };
 // llm.c's flags without effect here: accepted, so that its scripts run unchanged.
 static const struct {
@@ -105,7 +105,7 @@ const char* const* train_flags_words(void) {
     for (int i = 0; i < NUM_SPECS; i++) {
         if (strncmp(specs[i].name, "--", 2) == 0) { words[n++] = specs[i].name; }
     }
-    for (int i = 0; i < NUM_FOREIGN; i++) { words[n++] = foreign[i][0]; }  // for train_flags_parse to refuse
+    for (int i = 0; i < NUM_FOREIGN; i++) { words[n++] = foreign[i]; }  // for train_flags_parse to refuse
     words[n] = NULL;
     return words;
 }
@@ -144,16 +144,17 @@ static Status take_ignored(int* argc, char** argv, FILE* notes) {
 
 // "--max_grad_norm=1" is "--max-grad-norm".
 static bool is_word(const char* arg, const char* word) {
-    while (*word != '\0' && (*arg == *word || (*arg == '_' && *word == '-'))) { arg++, word++; }
-    return *word == '\0' && (*arg == '\0' || *arg == '=');
+    while (*word != '=' && (*arg == *word || (*arg == '_' && *word == '-'))) { arg++, word++; }
+    return *word == '=' && (*arg == '\0' || *arg == '=');
 }
 
 static Status refuse_foreign(int argc, char** argv) {
     for (int i = 1; i < argc; i++) {
         for (int k = 0; k < NUM_FOREIGN; k++) {
-            if (!is_word(argv[i], foreign[k][0])) { continue; }
-            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all",
-                        foreign[k][0], foreign[k][1]);
+            if (!is_word(argv[i], foreign[k])) { continue; }
+            const int length = (int)strcspn(foreign[k], "=");
+            return FAIL(STATUS_BAD_OPTION, "%.*s: unknown option ---> did you mean %s? --help lists all",
+                        length, foreign[k], foreign[k] + length + 1);
         }
     }
     return STATUS_OK;

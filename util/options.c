@@ -99,9 +99,12 @@ static Status unknown_option(const OptionSpec* specs, int num_specs, const char*
     int best_distance = 1 + ((int)strlen(name) > 7 ? (int)strlen(name) / 4 : 1);
     for (int i = 0; i < num_specs || (left != NULL && left[i - num_specs] != NULL); i++) {
         const char* other = i < num_specs ? specs[i].name : left[i - num_specs];
-        int distance = word_distance(name, other);
+        const char* ours = strchr(other, '=');
+        char word[64];
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(other, "="), other);
+        int distance = word_distance(name, word);
         if (distance < best_distance) {
-            best = other;
+            best = ours != NULL ? ours + 1 : other;
             best_distance = distance;
         }
     }
@@ -110,6 +113,11 @@ static Status unknown_option(const OptionSpec* specs, int num_specs, const char*
                     best);
     }
     return FAIL(STATUS_BAD_OPTION, "%s: unknown option" REMEDY, name);
+}
+
+static bool is_named(const char* left, const char* name) {
+    const size_t length = strcspn(left, "=");
+    return strlen(name) == length && memcmp(left, name, length) == 0;
 }
 
 static const OptionSpec* find_option(const OptionSpec* specs, int num_specs, const char* name) {
@@ -135,7 +143,7 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
         for (char* c = name; is_long && *c != '\0'; c++) { *c = *c == '_' ? '-' : *c; }  // --max_steps
         const char* value = is_long && arg[name_length] == '=' ? arg + name_length + 1 : NULL;
         const OptionSpec* spec = find_option(specs, num_specs, name);
-        for (int k = 0; left != NULL && left[k] != NULL; k++) { is_left |= strcmp(left[k], name) == 0; }
+        for (int k = 0; left != NULL && left[k] != NULL; k++) { is_left |= is_named(left[k], name); }
         if ((spec == NULL && !is_long) || is_left || strcmp(arg, "--help") == 0 ||
             strcmp(arg, "--version") == 0) {
             argv[kept++] = argv[i];

@@ -485,6 +485,8 @@ static void put_token(json_t* root, const char* key, int token) {
 
 static void put_tokens(json_t* root, const HfConfig* config) {
     put_token(root, "bos_token_id", config->bos_token);
+    const bool is_llama = config->type == HF_LLAMA;  // absent, it would be 1
+    if (is_llama && config->bos_token == HF_NO_TOKEN) { put(root, "bos_token_id", json_null()); }
     put_token(root, "decoder_start_token_id", config->start_token);
     put_token(root, "eos_token_id", config->eos_token);
     put_token(root, "pad_token_id", config->pad_token);

@@ -131,6 +131,10 @@ static void scaled_angles_are_read_and_written(void) {
 }
 
 static void tokens_are_kept(void) {
+    HfConfig llama = parse("{\"model_type\": \"llama\", \"bos_token_id\": null}");
+    char* text = hf_config_text(&llama, "float32");
+    CHECK(llama.bos_token == HF_NO_TOKEN && parse(text).bos_token == HF_NO_TOKEN);
+    free(text);
     HfConfig config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"eos_token_id\": [2, 5], "
                             "\"bos_token_id\": null, \"dropout_rate\": 0.25}");
     CHECK(config.pad_token == 3 && config.eos_token == 2 && config.start_token == 3 &&

@@ -849,7 +849,8 @@ static HfConfig config_of_data(const Trainer* t) {
         out.pad_token = pad >= 0 ? pad : HF_NO_TOKEN;
         out.start_token = pad >= 0 ? pad : out.eos_token;
     } else {
-        out.bos_token = out.eos_token;
+        // GPT-2's texts begin with their end; other tokenizers' begin is not in the data
+        out.bos_token = t->model.config.num_kv_heads > 0 ? HF_NO_TOKEN : out.eos_token;
     }
     return out;
 }

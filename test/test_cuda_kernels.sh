@@ -48,6 +48,13 @@ for precision in BF16 ${TEST_ALL:+FP32}; do
 done
 # A card with 99 KiB of shared memory a block: all but one kernel's largest heads, and of these it is said before
 out=build/release-emu${EMU_ARCH-}-bf16
+if [ -n "${TEST_ALL:-}" ]; then  # with the registers that each kernel has, too
+    ptxas=$(dirname "$(make -s BACKEND=emu print-nvcc)")/ptxas
+    for ptx in "$out"/llmc/cuda/*.ptx; do "$ptxas" -v -arch="sm_${EMU_ARCH:-80}" "$ptx" -o "$work/cubin"; done 2>&1 |
+        awk -F"'" '/Compiling entry function/ {name = $2} match($0, /Used [0-9]+ reg/) {print name, substr($0, RSTART + 5, RLENGTH - 9)}' >"$work/registers"
+    export EMU_REGISTERS=$work/registers
+    [ "$(wc -l <"$EMU_REGISTERS")" -gt 100 ] || { failed=$((failed + 1)); echo "FAIL registers of $(wc -l <"$EMU_REGISTERS") kernels"; }
+fi
 for name in ${TEST_ALL:+test_ops} test_ops_attention; do
     env -u EMU_COUNTS EMU_SHARED_BYTES=101376 EMU_SEED=$seed timeout -k 5 500 "$out/$name" --seed $seed >"$work/log" 2>&1
     count $? "$work/log" "$name, BF16, 99 KiB a block"

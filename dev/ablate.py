@@ -54,8 +54,11 @@ VARIANTS = {
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
     "fit: search again with less memory": ("MAX_SEARCHES = 4", "MAX_SEARCHES = 1"),
-    "MORE_HEADROOM 2 -> 1": ("MORE_HEADROOM = 2", "MORE_HEADROOM = 1"),
-    "MORE_HEADROOM 2 -> 3": ("MORE_HEADROOM = 2", "MORE_HEADROOM = 3"),
+    "fit: less memory by twice what was over": ("headroom_bytes[s] += over_bytes[s];", "headroom_bytes[s] += 2 * over_bytes[s];"),
+    "fit: each search from nothing": ("num_places, before, &planning->lists", "num_places, NULL, &planning->lists"),
+    "field: the first recomputation that fits": ("        for (int32_t i = 0; i < num_rules; i++) {", "        for (int32_t i = 0; i < num_rules && out->num_mbs == 0; i++) {"),
+    "field: with nothing recomputed, too": ("    if (field[0].rule.share_percent > 0) {", "    if (false) {"),
+    "pieces of a sample as one in memory": ("jobs.stored_bytes * num <= share", "jobs.stored_bytes <= share"),
     "move: recomputation": ("bool of_mode = modes && rng_below", "bool of_mode = modes && false && rng_below"),
 }
 

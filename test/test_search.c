@@ -138,14 +138,14 @@ static void drafts_keep_their_word(void) {
         CHECK_OK(placement_field(field, &num_places, &about.request, &about.costs, about.samples,
                                  about.num_samples, ROOM_WANTED));
         lower_bound_make(&bound, &problem);
-        CHECK_OK(search_draft(&draft, &problem, field, num_places, &arena));
+        CHECK_OK(search_draft(&draft, &problem, field, num_places, NULL, &arena));
         if (draft.makespan_ns == INT64_MAX) {
             CHECK(about.request.memory_limit_bytes > 0);
             num_none++;
         } else {
             check_draft(&draft, &problem, &arena);
             CHECK(draft.makespan_ns >= bound.bound_ns);
-            CHECK_OK(search_draft(&again, &problem, field, num_places, &arena));
+            CHECK_OK(search_draft(&again, &problem, field, num_places, NULL, &arena));
             CHECK(same_draft(&draft, &again, problem.R));
             num_drafts++;
         }

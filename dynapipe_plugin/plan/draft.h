@@ -97,11 +97,14 @@ typedef struct {
     int64_t makespan_ns;  // INT64_MAX: does not fit as it is
 } DraftReplica;
 
+typedef struct SearchHint SearchHint;
+
 typedef struct {
     MicrobatchList list;
     DraftReplica* replica;  // [R]
     Placement placement;
-    int64_t makespan_ns;  // of the slowest
+    int64_t makespan_ns;     // of the slowest
+    const SearchHint* hint;  // search.c: where a later search may begin
 } Draft;
 
 // --- fit into memory --------------------------------------------------------------------------------------

@@ -148,8 +148,7 @@ static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const
 }
 
 enum { MAX_SEARCHES = 4 };
-enum { MORE_HEADROOM = 2 };  // times what lists were over: the next ones are over elsewhere
-enum { FIT_COST = 100 };     // a fit that costs more than this part of the makespan justifies another search
+enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespan justifies another search
 
 // Our method. Where the lists of the draft need more memory than the search assumed, they are made to fit;
 // where that costs time the search is repeated with so much less memory.
@@ -159,13 +158,15 @@ static Status plan_by_search(Planning* planning) {
         const MbShape shape = shape_alone(&problem->samples[i]);
         if (!shape_rules_allow(&planning->request.rules, &shape)) { return report_sample(problem, i); }
     }
+    const Draft* before = NULL;
     for (int32_t i = 0; i < MAX_SEARCHES; i++) {
         int64_t over_bytes[PLAN_MAX_STAGES];
         Draft* draft;
         ARENA_TRY_NEW(draft, &planning->lists, Draft, 1);
         TRY(set_placement(planning, &planning->begin));
         memcpy(planning->problem.headroom_bytes, planning->headroom_bytes, sizeof planning->headroom_bytes);
-        TRY(search_draft(draft, problem, planning->field, planning->num_places, &planning->lists));
+        TRY(search_draft(draft, problem, planning->field, planning->num_places, before, &planning->lists));
+        before = draft;
         if (draft->makespan_ns == INT64_MAX && planning->best_draft != NULL) {  // too little is left
             for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] /= 2; }
             continue;
@@ -185,9 +186,7 @@ static Status plan_by_search(Planning* planning) {
             planning->best_ns - draft->makespan_ns <= draft->makespan_ns / FIT_COST) {
             break;
         }
-        for (int32_t s = 0; s < planning->problem.P; s++) {
-            planning->headroom_bytes[s] += MORE_HEADROOM * over_bytes[s];
-        }
+        for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
     }
     return STATUS_OK;
 }

@@ -24,7 +24,7 @@ typedef struct {
 // The samples as about num_mbs microbatches of each replica, the first and last of them smaller, and pieces
 // of samples.
 typedef struct Deal {
-    int32_t num_mbs, end_percent, cut_percent;
+    int32_t num_mbs, end_percent, num_pieces;
     Share* shares;  // [R]
     struct Deal* next;
 } Deal;
@@ -40,10 +40,9 @@ typedef struct {
     Placement placement;
     int32_t num_mbs;      // of a replica
     int32_t end_percent;  // size of the first and last, in percent of the body's; P at each end grow from it
-    int32_t
-        cut_percent;    // samples are cut into pieces of at most that part of an average one; 0: they are not
-    int32_t before;     // quarters of the microbatches that enter before the largest
-    int32_t in_flight;  // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
+    int32_t num_pieces;   // of the longest sample; no other sample's are longer than these; 1: all are whole
+    int32_t before;       // quarters of the microbatches that enter before the largest
+    int32_t in_flight;    // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
     ModeRule rule;
     int32_t next_setting, misses;  // to be tried; tried since one was better
     int64_t makespan_ns;           // of the slowest replica that it is tried on; INT64_MAX: does not fit
@@ -60,8 +59,14 @@ typedef struct {
     int64_t makespan_ns;
 } State;
 
+// The best candidates of a search, in which nothing and in which something is cut; num_mbs 0: none.
+struct SearchHint {
+    Candidate whole, cut;
+};
+
 typedef struct {
     const PlanProblem* problem;
+    SearchHint* found;
     bool is_padded, cuts;      // cuts: candidates have samples in pieces
     const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
     int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
@@ -138,12 +143,6 @@ static double work_of(double work_ns[2], const Search* search, const MbShape* sh
         }
     }
     return work_ns[0] + work_ns[1];
-}
-
-// The largest piece that the candidate allows, in ns of the causal stack.
-static double most_of_piece(const Search* search, const Candidate* candidate) {
-    double average_ns = (search->sum_ns[0] + search->sum_ns[1]) / search->problem->R / candidate->num_mbs;
-    return candidate->cut_percent > 0 ? average_ns * candidate->cut_percent / 100 : INFINITY;
 }
 
 static double causal_ns(const Search* search, int32_t id) {
@@ -299,7 +298,7 @@ static Status fill_ragged(Share* share, Search* search, const Candidate* candida
     ARENA_TRY_NEW(num, &search->tries, int32_t, N);
     ARENA_TRY_NEW(rest, &search->tries, int32_t, 2 * (int64_t)N);
     ARENA_TRY_NEW(share->mb_of, &search->lists, int32_t, N);
-    const double most_ns = most_of_piece(search, candidate);
+    const double most_ns = search->most_causal_ns / candidate->num_pieces;
     for (int32_t i = 0; i < N; i++) {
         num[i] = count_pieces(search, share->ids[i], most_ns);
         num_alone += num[i] - 1;
@@ -455,13 +454,13 @@ static Status share_of(const Share** out, Search* search, const Candidate* candi
     Deal* deal = search->deals;
     int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent;
     while (deal != NULL && (deal->num_mbs != num_mbs || deal->end_percent != end_percent ||
-                            deal->cut_percent != candidate->cut_percent)) {
+                            deal->num_pieces != candidate->num_pieces)) {
         deal = deal->next;
     }
     if (deal == NULL) {
         ARENA_TRY_NEW(deal, &search->lists, Deal, 1);
         ARENA_TRY_NEW(deal->shares, &search->lists, Share, search->problem->R);
-        deal->num_mbs = num_mbs, deal->end_percent = end_percent, deal->cut_percent = candidate->cut_percent;
+        deal->num_mbs = num_mbs, deal->end_percent = end_percent, deal->num_pieces = candidate->num_pieces;
         deal->next = search->deals;
         search->deals = deal;
         if (search->is_padded) { TRY(fill_padded(deal, search)); }
@@ -545,12 +544,24 @@ static void state_shape(State* state, bool is_padded, int32_t first, int32_t las
     }
 }
 
+// How many pieces the sample is cut into whose piece microbatch m has; 1: none.
+static int32_t pieces_of(const State* state, int32_t m) {
+    const PlanSegment* piece = state->problem.piece;
+    int32_t num = 0;
+    for (int32_t i = 0; i < state->problem.pipe.M && piece[m].num_tokens > 0; i++) {
+        num += piece[i].num_tokens > 0 && piece[i].sample_idx == piece[m].sample_idx;
+    }
+    return num > 0 ? num : 1;
+}
+
 // In every chunk the first mode in which the microbatch keeps no more than `percent` of an equal share of
-// the stage's memory among all that its chunks have in flight; the last mode where none does.
+// the stage's memory among all that its chunks have in flight, pieces of a sample, which are there together,
+// as one; the last mode where none does.
 static void set_modes_by_share(State* state, int32_t m, int32_t percent) {
     const PipePlace* place = state->problem.place;
     const PlanProblem* problem = place->problem;
     int32_t K = place->placement.num_chunks, in_flight[PLAN_MAX_STAGES] = {0};
+    const int32_t num = pieces_of(state, m);
     bool known[RECOMPUTE_COUNT] = {false};
     CostParts parts[RECOMPUTE_COUNT];
     for (int32_t k = 0; k < K; k++) {
@@ -567,7 +578,7 @@ static void set_modes_by_share(State* state, int32_t m, int32_t percent) {
             }
             known[i] = true;
             cost_jobs_of_stage(&jobs, problem->costs, &place->chunks[k], &parts[i]);
-            if (jobs.stored_bytes <= share) { break; }
+            if (jobs.stored_bytes * num <= share) { break; }
         }
         state->problem.modes[m * K + k] = (uint8_t)problem->modes[i];
     }
@@ -740,8 +751,8 @@ static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, i
     return num;
 }
 
-enum { NUM_CUTS = 5 };
-static const int32_t cut_percent[NUM_CUTS] = {100, 50, 150, 70, 200};
+enum { NUM_CUTS = 5, MOST_USUAL_PIECES = 8 };
+static const int32_t num_pieces[NUM_CUTS] = {2, 4, 8, 3, 6};
 
 // Another setting of the candidate: the i-th of NUM_SETTINGS; false: there is none, or it is already set.
 static bool change_setting(Candidate* candidate, const Search* search, int32_t i) {
@@ -772,9 +783,9 @@ static bool change_setting(Candidate* candidate, const Search* search, int32_t i
             return candidate->in_flight != before.in_flight;
         case 3: candidate->before = value; return value <= 4 && value != before.before;
         case 4:
-            if (value >= NUM_CUTS || before.cut_percent == 0) { return false; }
-            candidate->cut_percent = cut_percent[value];
-            return candidate->cut_percent != before.cut_percent;
+            if (value >= NUM_CUTS || before.num_pieces == 1) { return false; }
+            candidate->num_pieces = num_pieces[value];
+            return candidate->num_pieces != before.num_pieces;
         default:
             candidate->end_percent = value == 0 ? 100 : USUAL_END;
             return value <= 1 && candidate->end_percent != before.end_percent && !search->is_padded;
@@ -872,6 +883,17 @@ static int32_t usual_count(const PlanProblem* problem, const Placement* placemen
     return (int32_t)(most < problem->num_samples ? most : problem->num_samples);
 }
 
+// The longest sample, of an average microbatch of a replica.
+static double longest_part(const Search* search, int64_t num_mbs) {
+    return search->most_causal_ns * search->problem->R * (double)num_mbs /
+           (search->sum_ns[0] + search->sum_ns[1]);
+}
+
+static int32_t usual_pieces(const Search* search, int64_t num_mbs) {
+    double num = ceil(longest_part(search, num_mbs));
+    return num < 2 ? 2 : num < MOST_USUAL_PIECES ? (int32_t)num : MOST_USUAL_PIECES;
+}
+
 // A placement with usual settings; where these do not fit, with more microbatches and more recomputation.
 static Status try_place(Candidate* out, Search* search, const Placement* placement, int64_t cutoff_ns) {
     const PlanProblem* problem = search->problem;
@@ -884,22 +906,23 @@ static Status try_place(Candidate* out, Search* search, const Placement* placeme
         Candidate candidate = {.placement = *placement,
                                .num_mbs = (int32_t)(count < most ? count : most),
                                .end_percent = USUAL_END,
-                               .cut_percent = search->cuts ? cut_percent[0] : 0,
+                               .num_pieces =
+                                   search->cuts ? usual_pieces(search, count < most ? count : most) : 1,
                                .before = 2};
-        if (search->cuts && search->most_causal_ns <= most_of_piece(search, &candidate)) { break; }
         candidate.in_flight = -candidate.num_mbs;
-        for (int32_t i = 0; i < num_rules && out->num_mbs == 0; i++) {
+        for (int32_t i = 0; i < num_rules; i++) {
             candidate.rule = rules[i];
-            if (i < 2 || i == num_rules - 1) { TRY(try_candidate(out, search, candidate)); }
+            if (i < 2 || (i == num_rules - 1 && out->num_mbs == 0)) {
+                TRY(try_candidate(out, search, candidate));
+            }
         }
         if (count >= most || (cutoff_ns < INT64_MAX && count > 4 * num_mbs)) { break; }
     }
-    for (int32_t percent = 100; out->num_mbs == 0 && search->cuts && percent > 100 / PLAN_MAX_PIECES;
-         percent /= 2) {
+    for (int32_t pieces = 2; out->num_mbs == 0 && search->cuts && pieces <= PLAN_MAX_PIECES; pieces *= 2) {
         Candidate candidate = {.placement = *placement,
                                .num_mbs = most,
                                .end_percent = 100,
-                               .cut_percent = percent,
+                               .num_pieces = pieces,
                                .in_flight = 1};
         for (int32_t i = 0; i < num_rules;
              i += num_rules == 1 ? 1 : num_rules - 1) {  // none recomputed, or all
@@ -921,6 +944,7 @@ static Candidate last_resort(const PlanProblem* problem) {
     return (Candidate){.placement = problem->placement,
                        .num_mbs = problem->num_samples,
                        .end_percent = 100,
+                       .num_pieces = 1,
                        .in_flight = -problem->num_samples,
                        .rule = {problem->modes[problem->num_modes - 1], 0, 100},
                        .makespan_ns = INT64_MAX};
@@ -939,29 +963,22 @@ static Status level_placement(Candidate* best, Search* search) {
     return try_candidate(best, search, level);
 }
 
-// order: of places, those that need the fewest microbatches first; all others may find no budget left. seed,
-// not NULL: another candidate for the field, with samples cut.
+// order: of places, those that need the fewest microbatches first; all others may find no budget left. The
+// best of seeds is in the field, too.
 static Status construct(Candidate* best, Search* search, const Placement* places, const Keyed* order,
-                        int32_t num_places, const Candidate* seed) {
+                        int32_t num_places, const Candidate* seeds, int32_t num_seeds) {
     const PlanProblem* problem = search->problem;
     const int64_t whole = search->budget;
     const int32_t num_probes = search->num_probes;
     Candidate* field;
     int64_t fastest_ns = INT64_MAX;
     int32_t num = 0;
-    ARENA_TRY_NEW(field, &search->lists, Candidate, (int64_t)num_places + 1);
+    ARENA_TRY_NEW(field, &search->lists, Candidate, (int64_t)num_places + 2);
     if (!problem->differs) { search->num_probes = 1; }
-    if (seed != NULL) {
-        Candidate candidate = *seed;
-        field[0].makespan_ns = INT64_MAX;
-        for (int32_t i = 0; i < NUM_CUTS; i++) {
-            candidate.cut_percent = cut_percent[i];
-            if (most_of_piece(search, &candidate) >= search->most_causal_ns) { continue; }
-            TRY(try_candidate(&field[0], search, candidate));
-        }
-        fastest_ns = field[0].makespan_ns;
-        num = fastest_ns < INT64_MAX;
-    }
+    field[0].makespan_ns = INT64_MAX;
+    for (int32_t i = 0; i < num_seeds; i++) { TRY(try_candidate(&field[0], search, seeds[i])); }
+    fastest_ns = field[0].makespan_ns;
+    num = fastest_ns < INT64_MAX;
     for (int32_t i = 0; i < num_places; i++) {
         if (num > 0 && search->budget < whole * 3 / 4) { break; }
         TRY(try_place(&field[num], search, &places[order[i].id],
@@ -975,6 +992,13 @@ static Status construct(Candidate* best, Search* search, const Placement* places
     if (num == 0) { return STATUS_OK; }
     qsort(field, (size_t)num, sizeof *field, compare_candidates);
     if (num > FIELD) { num = FIELD; }
+    if (field[0].rule.share_percent > 0) {  // the same with nothing recomputed: no step of tuning leads there
+        Candidate* plain = &field[num];
+        *plain = field[0];
+        plain->rule = (ModeRule){problem->modes[0], 0, 100};
+        TRY(evaluate(plain, search, INT64_MAX));
+        num += plain->makespan_ns < INT64_MAX;
+    }
     // The first replica decides; without a pipeline what microbatches cost besides samples counts in all.
     for (int32_t i = 0; i < num && problem->P == 1; i++) { TRY(evaluate(&field[i], search, INT64_MAX)); }
     qsort(field, (size_t)num, sizeof *field, compare_candidates);
@@ -1204,17 +1228,17 @@ static Status draft_replica(DraftReplica* out, MicrobatchList* list, const Searc
 static Status make_draft(Draft* out, const Search* search, const State* states, const Placement* placement,
                          Arena* arena) {
     const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples, R = problem->R, num_pieces = 0, slowest, fastest, *ids;
+    int32_t N = problem->num_samples, R = problem->R, num_cut = 0, slowest, fastest, *ids;
     find_ends(&slowest, &fastest, states, R);
     Draft draft = {.placement = *placement, .makespan_ns = states[slowest].makespan_ns};
     ARENA_TRY_NEW(ids, arena, int32_t, N);
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, R);
     for (int32_t r = 0; r < R; r++) {
         for (int32_t m = 0; m < states[r].problem.pipe.M; m++) {
-            num_pieces += states[r].N > 0 && states[r].problem.piece[m].num_tokens > 0;
+            num_cut += states[r].N > 0 && states[r].problem.piece[m].num_tokens > 0;
         }
     }
-    TRY(microbatch_list_reserve(&draft.list, N + num_pieces, N + num_pieces, arena));
+    TRY(microbatch_list_reserve(&draft.list, N + num_cut, N + num_cut, arena));
     for (int32_t r = 0; r < R; r++) {
         TRY(draft_replica(&draft.replica[search->replica[r]], &draft.list, search, &states[r], ids, arena));
     }
@@ -1283,18 +1307,27 @@ static int64_t slowest_ns(const State* states, int32_t R) {
     return states[slowest].makespan_ns;
 }
 
-enum { CUTS_BUDGET = 30 };  // percent of the budget
+enum { CUTS_BUDGET = 30 };            // percent of the budget
+static const double LEAST_CUT = 0.5;  // of an average microbatch
 
 // A second search, of candidates whose long samples are cut. What the first one found stays if it is faster:
 // cuts then cost time, but no plan gets worse by them.
 static Status search_cuts(State** states, Candidate* best, Search* search, const Placement* places,
-                          const Keyed* order, int32_t num_places) {
+                          const Keyed* order, int32_t num_places, const Candidate* before) {
     const int32_t R = search->problem->R;
-    Candidate cut;
+    Candidate cut, seeds[NUM_CUTS + 1];
+    int32_t num_seeds = 0;
     State* pieces;
     search->cuts = true;
-    best->next_setting = best->misses = 0;
-    TRY(construct(&cut, search, places, order, num_places, best->makespan_ns < INT64_MAX ? best : NULL));
+    if (longest_part(search, best->num_mbs) < LEAST_CUT) { return STATUS_OK; }
+    if (before->num_mbs > 0) { seeds[num_seeds++] = *before; }
+    for (int32_t i = 0; i < NUM_CUTS && best->makespan_ns < INT64_MAX; i++) {
+        seeds[num_seeds] = *best;
+        seeds[num_seeds].next_setting = seeds[num_seeds].misses = 0;
+        seeds[num_seeds++].num_pieces = num_pieces[i];
+    }
+    TRY(construct(&cut, search, places, order, num_places, seeds, num_seeds));
+    search->found->cut = cut;
     if (cut.makespan_ns == INT64_MAX) { return STATUS_OK; }
     ARENA_TRY_NEW(pieces, &search->lists, State, R);
     TRY(make_states(pieces, search, &cut));
@@ -1304,12 +1337,14 @@ static Status search_cuts(State** states, Candidate* best, Search* search, const
 }
 
 static Status search_all(Draft* out, Search* search, const Placement* places, int32_t num_places,
-                         Arena* arena) {
+                         const SearchHint* before, Arena* arena) {
     int32_t R = search->problem->R;
     Candidate best;
     State* states;
     Keyed* order;
     int64_t sum = 0, least;
+    ARENA_TRY_NEW(search->found, arena, SearchHint, 1);
+    *search->found = (SearchHint){0};
     ARENA_TRY_NEW(states, &search->lists, State, R);
     ARENA_TRY_NEW(order, &search->lists, Keyed, num_places);
     for (int32_t i = 0; i < num_places; i++) {
@@ -1323,19 +1358,24 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     TRY(sort_replicas(search));
     TRY(weigh(search));
     TRY(deal_samples(search));
+    if (before->whole.num_mbs > 0) { search->budget /= 2; }
     const int64_t whole = search->budget;
-    TRY(construct(&best, search, places, order, num_places, NULL));
+    TRY(construct(&best, search, places, order, num_places, &before->whole, before->whole.num_mbs > 0));
+    search->found->whole = best;
     TRY(make_states(states, search, &best));
     if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }
     if (plan_problem_max_pieces(search->problem) > 1) {
         search->budget = whole * CUTS_BUDGET / 100;
-        TRY(search_cuts(&states, &best, search, places, order, num_places));
+        TRY(search_cuts(&states, &best, search, places, order, num_places, &before->cut));
     }
-    return make_draft(out, search, states, &best.placement, arena);
+    TRY(make_draft(out, search, states, &best.placement, arena));
+    out->hint = search->found;
+    return STATUS_OK;
 }
 
 Status search_draft(Draft* out, const PlanProblem* problem, const Placement* places, int32_t num_places,
-                    Arena* arena) {
+                    const Draft* before, Arena* arena) {
+    static const SearchHint none = {0};
     const ScheduleChoice schedule = problem->request->schedule;
     Search search = {.problem = problem,
                      .is_padded = problem->request->layout == LAYOUT_PADDED,
@@ -1343,7 +1383,8 @@ Status search_draft(Draft* out, const PlanProblem* problem, const Placement* pla
                                : schedule == SCHEDULE_1F1B ? &pipe_policy_1f1b
                                                            : NULL,
                      .rng = rng_seed((uint64_t)problem->num_samples)};
-    Status status = search_all(out, &search, places, num_places, arena);
+    Status status =
+        search_all(out, &search, places, num_places, before != NULL ? before->hint : &none, arena);
     arena_free(&search.lists);
     arena_free(&search.tries);
     arena_free(&search.simulator);

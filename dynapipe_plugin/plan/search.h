@@ -19,6 +19,7 @@ int32_t search_effort(int32_t P, int64_t search_ns);
 
 // places: those to choose from (placement_field). The request's effort: simulations of 5 P microbatches each;
 // 0: those of about 25 ms of a core for a replica of a few hundred samples. Where nothing is found that fits
-// in memory, makespan_ns is INT64_MAX; some change may make it fit (draft.h).
+// in memory, makespan_ns is INT64_MAX; some change may make it fit (draft.h). before: of the same problem
+// with more memory, whose best candidates are tried, too; NULL: none.
 Status search_draft(Draft* out, const PlanProblem* problem, const Placement* places, int32_t num_places,
-                    Arena* arena);
+                    const Draft* before, Arena* arena);

@@ -83,6 +83,7 @@ fault divergent "block \(0,0,0\): all threads wait, .* 16 in bar.sync .* 16 in s
 fault product "mma.sync, but a lane of the warp has ended|mma.sync in a warp of which lanes have ended"
 fault shuffle "shfl.sync of lane 31, which has ended or is not in the mask"
 fault shuffles "all threads wait, .* 16 in shfl.sync .* 16 in shfl.sync"
+fault votes "all threads wait, .* 16 in vote.sync .* 16 in vote.sync"
 fault shared_limit "102400 bytes of shared memory, 49152 can be ---> cudaFuncSetAttribute"
 expect "shared_limit: right, but not on a card with 99 KiB" bad "102400 \+ 0 bytes of shared memory; a block can have 101376" \
     env EMU_SHARED_BYTES=101376 $out/cuda_emu_faults shared_limit right

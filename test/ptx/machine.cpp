@@ -371,8 +371,8 @@ static void run_vote(WarpOp& op) {
     for_lanes(op, [&](int lane, Lane& me) { ballot |= me.in[0] << lane; });
     for_lanes(op, [&](int, Lane& me) { me.out[0] = ballot, me.out[1] = op.arrived; });
 }
-PtxVote ptx_vote(PtxThread* t, bool predicate, uint32_t mask, int line) {
-    Lane mine = {.in = {predicate}};
+PtxVote ptx_vote(PtxThread* t, PtxVoteKind kind, bool predicate, uint32_t mask, int line) {
+    Lane mine = {.in = {predicate}, .mode = kind};
     together(t, VOTE, mask, line, &mine, run_vote);
     return {mine.out[0], mine.out[1]};
 }

@@ -145,6 +145,7 @@ void ptx_copy_wait(PtxThread* t, int groups);  // -1: all
 
 // --- warps and blocks --------------------------------------------------------------------------
 enum PtxShuffle { PTX_UP, PTX_DOWN, PTX_BFLY, PTX_IDX };
+enum PtxVoteKind { PTX_BALLOT, PTX_ANY, PTX_ALL, PTX_UNI };
 struct PtxVote {
     uint32_t ballot, members;
 };
@@ -154,7 +155,7 @@ struct PtxBarrier {
 enum PtxFold { PTX_ADD, PTX_MIN, PTX_MAX, PTX_AND, PTX_OR, PTX_XOR, PTX_EXCH, PTX_CAS };
 uint32_t ptx_shuffle(PtxThread* t, PtxShuffle how, uint32_t value, uint32_t b, uint32_t c, uint32_t mask,
                      bool* valid, int line);
-PtxVote ptx_vote(PtxThread* t, bool predicate, uint32_t mask, int line);
+PtxVote ptx_vote(PtxThread* t, PtxVoteKind kind, bool predicate, uint32_t mask, int line);
 uint32_t ptx_redux_bits(PtxThread* t, PtxFold how, bool is_signed, uint32_t value, uint32_t mask, int line);
 void ptx_warp_sync(PtxThread* t, uint32_t mask, int line);
 PtxBarrier ptx_barrier(PtxThread* t, uint32_t number, uint32_t threads, bool predicate, int line);

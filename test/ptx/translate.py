@@ -422,7 +422,7 @@ class Translator:
     def do_vote(self, mods, all_mods, t, a):
         if mods[0] != 'sync': self.fail('is not known')
         e = {'ballot': 'x.ballot', 'any': 'x.ballot != 0', 'all': 'x.ballot == x.members', 'uni': 'x.ballot == 0 || x.ballot == x.members'}[mods[1]]
-        return f"{{ const PtxVote x = ptx_vote(t, {self.read(a[1], 'pred')}, {self.read(a[2], 'b32')}, {self.line}); {self.write(a[0], t, e)} }}"
+        return f"{{ const PtxVote x = ptx_vote(t, PTX_{mods[1].upper()}, {self.read(a[1], 'pred')}, {self.read(a[2], 'b32')}, {self.line}); {self.write(a[0], t, e)} }}"
 
     def do_redux(self, mods, all_mods, t, a):
         return self.write(a[0], t, f"ptx_redux<{c_type(t)}>(t, PTX_{mods[1].upper()}, {self.read(a[1], t)}, {self.read(a[2], 'b32')}, {self.line})")

@@ -15,6 +15,7 @@ status 0; `faults NAME faulty` must end with the words beside it in test/test_cu
     product         attention: mma.sync where a lane has gone
     shuffle         norms: the value of a lane that has gone
     shuffles        norms: half a warp in another kind of shuffle
+    votes           attention: half a warp in another kind of vote
     shared_limit    attention: more shared memory than was asked for by cudaFuncSetAttribute
     registers       classifier: more threads than there are registers for
     traffic         (no mistake) accesses that count.cpp counts: scattered, and faulty: side by side
@@ -193,6 +194,16 @@ static int shuffles(float* out) {
     return wrong_values(out, 32, index_of);
 }
 
+__global__ static void vote(float* out, int num_any) {
+    const bool mine = threadIdx.x == 31;
+    const bool some = (int)threadIdx.x < num_any ? __any_sync(~0u, mine) : __all_sync(~0u, !mine);
+    out[threadIdx.x] = some ? (float)threadIdx.x : 0.0f;
+}
+static int votes(float* out) {
+    vote<<<1, 32>>>(out, faulty ? 16 : 32);
+    return wrong_values(out, 32, index_of);
+}
+
 static int shared_limit(float* out) {
     const int most = 100 << 10;
     if (!faulty) { cudaFuncSetAttribute(through_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, most); }
@@ -257,11 +268,11 @@ int main(int argc, char** argv) {
     static const struct {
         const char* name;
         int (*run)(float* out);
-    } programs[] = {PROGRAM(shifted),   PROGRAM(beyond),       PROGRAM(tile),      PROGRAM(unwritten),
-                    PROGRAM(copy),      PROGRAM(barrier),      PROGRAM(warp),      PROGRAM(blocks),
-                    PROGRAM(read_only), PROGRAM(divergent),    PROGRAM(product),   PROGRAM(shuffle),
-                    PROGRAM(shuffles),  PROGRAM(shared_limit), PROGRAM(registers), PROGRAM(traffic),
-                    PROGRAM(event),     PROGRAM(device)};
+    } programs[] = {PROGRAM(shifted),   PROGRAM(beyond),    PROGRAM(tile),         PROGRAM(unwritten),
+                    PROGRAM(copy),      PROGRAM(barrier),   PROGRAM(warp),         PROGRAM(blocks),
+                    PROGRAM(read_only), PROGRAM(divergent), PROGRAM(product),      PROGRAM(shuffle),
+                    PROGRAM(shuffles),  PROGRAM(votes),     PROGRAM(shared_limit), PROGRAM(registers),
+                    PROGRAM(traffic),   PROGRAM(event),     PROGRAM(device)};
     if (argc != 3) { return 2; }
     faulty = strcmp(argv[2], "faulty") == 0;
     float* out;

@@ -152,21 +152,32 @@ static __device__ __forceinline__ int distance_sums_side(const DistanceSums* s, 
     return distance + columns - 1 <= -s->limit ? -1 : distance - (rows - 1) >= s->limit ? 1 : 0;
 }
 
-// ds (rows, stride) in shared memory of the warp, written by it; element (0, 0) has this distance.
-static __device__ __forceinline__ void distance_sums_add(DistanceSums* s, const float* ds, int stride,
-                                                         int rows, int columns, int distance) {
+// ds (ROWS, COLUMNS) in shared memory of the warp, written by it, STRIDE from row to row; element (0, 0) has
+// this distance. Lanes read a row's columns side by side, without bank conflicts: lane i diagonal
+// i - (ROWS - 1); of 32 columns, in the rows before that begins, the diagonal 32 further.
+template <int ROWS, int COLUMNS, int STRIDE>
+static __device__ __forceinline__ void distance_sums_add(DistanceSums* s, const float* ds, int distance) {
+    static_assert(COLUMNS == 16 || COLUMNS == 32);
+    const int lane = (int)threadIdx.x % 32, first = lane - (ROWS - 1);
+    const float* at = ds + first + (COLUMNS == 32 && first < 0 ? COLUMNS : 0);
+    float sums[2] = {};
     __syncwarp();
-    for (int i = (int)threadIdx.x % 32; i < rows + columns - 1; i += 32) {
-        const int diagonal = i - (rows - 1), end = min(rows, columns - diagonal);
-        float sum = 0.0f;
-        for (int r = max(0, -diagonal); r < end; r++) { sum += ds[r * stride + r + diagonal]; }
-        const int d = distance + diagonal;
+#pragma unroll ROWS == 16 ? 16 : 4  // otherwise head sizes of 32 spill
+    for (int r = 0; r < ROWS; r++) {
+        const int c = first + r;
+        if (COLUMNS == 32 && r > 0 && c == 0) { sums[1] = sums[0], sums[0] = 0.0f, at -= COLUMNS; }
+        if (COLUMNS == 32 || (c >= 0 && c < COLUMNS)) { sums[0] += at[r * (STRIDE + 1)]; }
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const int diagonal = first + 32 * k, d = distance + diagonal;
+        if (diagonal >= COLUMNS) { continue; }
         if (d <= -s->limit) {
-            s->low += sum;
+            s->low += sums[k];
         } else if (d >= s->limit) {
-            s->high += sum;
+            s->high += sums[k];
         } else {
-            s->sums[d + s->limit] += sum;
+            s->sums[d + s->limit] += sums[k];
         }
     }
     __syncwarp();

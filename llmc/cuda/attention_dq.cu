@@ -18,10 +18,10 @@ template <int D, bool DROPOUT> struct DqShape {
     static constexpr int KEYS = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D == 64 ? 32 : 16;
     static constexpr bool Q_IN_REGISTERS = D <= 64 && !DROPOUT;
     static constexpr int Q_BYTES = ROWS * D * 2, K_BYTES = KEYS * D * 2;
-    static constexpr int DS_STRIDE = STEP + 5;  // odd, for diagonals; fragments: 2-way bank conflicts
+    static constexpr int DS_STRIDE = STEP + 8;  // half a warp's fragments then are in all banks
     static constexpr int DROP_BYTES = DROPOUT ? 2 * KEYS * 4 : 0;  // the keys' keys
     static constexpr int SHARED_BYTES = 2 * Q_BYTES + 4 * K_BYTES + DROP_BYTES;
-    // with a bias: its table, the sums by distance of each warp, and each warp's ds
+    // with a bias: each warp's ds, the bias' table, and each warp's sums by distance
     static int bias_floats(const T5Buckets& t) {
         return (1 + WARPS) * bias_table_floats(t) + WARPS * 16 * DS_STRIDE;
     }
@@ -84,19 +84,21 @@ static __device__ __forceinline__ void bias_backward(DistanceSums* sums, float* 
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                all += ds[m][n][i];
-                if (side == 0) { stage[(g + 8 * (i / 2)) * STRIDE + 8 * n + 2 * t + i % 2] = ds[m][n][i]; }
+            for (int i = 0; i < 4; i += 2) {
+                all += ds[m][n][i], all += ds[m][n][i + 1];
+                if (side == 0) {
+                    *reinterpret_cast<float2*>(stage + (g + 4 * i) * STRIDE + 8 * n + 2 * t) =
+                        make_float2(ds[m][n][i], ds[m][n][i + 1]);
+                }
             }
         }
         if (side < 0) { sums->low += all; }
         if (side > 0) { sums->high += all; }
-        if (side == 0) { distance_sums_add(sums, stage, STRIDE, 16, N, distance - 16 * m); }
+        if (side == 0) { distance_sums_add<16, N, STRIDE>(sums, stage, distance - 16 * m); }
     }
 }
 
-// Blocks of an SM: without the number for D = 32, ptxas may take 8 to 30 registers more, for 3 of them; with
-// it and a bias 8 bytes spill on sm_80, outside the loop.
+// Blocks of an SM: without the number for D = 32, ptxas may take 8 to 30 registers more, for 3 of them.
 template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128, D == 32 ? 4 : 0) attention_dq_kernel(AttentionCall x) {
     using S = DqShape<D, DROPOUT>;
@@ -114,11 +116,11 @@ __global__ static void __launch_bounds__(128, D == 32 ? 4 : 0) attention_dq_kern
               num_steps = (num_keys + KEYS - 1) / KEYS;
     char *q_tile = dynamic_shared(), *dout_tile = q_tile + S::Q_BYTES, *kv = dout_tile + S::Q_BYTES;
     uint32_t* k_keys = (uint32_t*)(kv + 4 * S::K_BYTES);
-    float *table = (float*)(kv + 4 * S::K_BYTES + S::DROP_BYTES), *all_sums = table;
+    float* stages = (float*)(kv + 4 * S::K_BYTES + S::DROP_BYTES);
+    float *stage = stages + warp * 16 * S::DS_STRIDE, *table = stages + S::WARPS * 16 * S::DS_STRIDE;
     const int table_floats = BIAS ? bias_table_floats(x.buckets) : 0,
               limit = BIAS ? bias_limit(x.buckets) : 0;
-    all_sums += table_floats;
-    float* stage = all_sums + S::WARPS * table_floats + warp * 16 * S::DS_STRIDE;
+    float* all_sums = table + table_floats;
     const size_t head_at = (size_t)(place.h * HS);
     const int row = place.q_begin + q0;
     const size_t k_at = (size_t)place.k_begin * (size_t)about.kv_stride + head_at;

@@ -181,6 +181,13 @@ void token_text_find(TokenText* out, const char* pattern) {
 
 enum { USUAL_SLOTS = 16 };
 
+bool token_ends_has(const TokenEnds* ends, int32_t token) {
+    for (int i = 0; i < ends->num; i++) {
+        if (ends->ids[i] == token) { return true; }
+    }
+    return false;
+}
+
 typedef struct {
     Model* model;
     const CompletionOptions* options;
@@ -327,7 +334,7 @@ static bool tell(const Run* r, const Completion* c, int32_t token) {
 // The slot is freed when its text ends.
 static void say(Run* r, int slot, int32_t token) {
     Completion* c = &r->list[r->of_slot[slot]];
-    c->has_ended = token == r->options->end_token;
+    c->has_ended = token_ends_has(&r->options->ends, token);
     bool goes_on = !c->has_ended;
     if (goes_on) {
         c->tokens[c->num_tokens++] = token;

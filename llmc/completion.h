@@ -75,17 +75,26 @@ A prompt goes through the model alone, then every open one gets a token per call
 random generator, so its text does not depend on the others.
 */
 
+// Tokens that end a text; none: num 0.
+enum { TOKEN_MOST_ENDS = 16 };
+typedef struct {
+    int32_t ids[TOKEN_MOST_ENDS];
+    int num;
+} TokenEnds;
+
+bool token_ends_has(const TokenEnds* ends, int32_t token);
+
 typedef struct {
     const int32_t* prompt;  // (num_prompt), at least one; an encoder-decoder's input
     int num_prompt;
-    int32_t* tokens;  // (max_tokens) generated, without the end token
+    int32_t* tokens;  // (max_tokens) generated, without what ends it
     int num_tokens;   // out
-    bool has_ended;   // out: by end_token; otherwise cut by max_tokens or the model's longest sequence
+    bool has_ended;   // out: by one of the ends; otherwise cut by max_tokens or the model's longest sequence
 } Completion;
 
 typedef struct {
     int32_t start_token;  // of a decoder
-    int32_t end_token;    // ends the text, not included; -1: none
+    TokenEnds ends;       // of a text, not included
     int max_tokens;       // of each text
     int max_slots;        // prompts at a time; 0: 16
     Sampling sampling;

@@ -4,6 +4,7 @@ hf.h -- Hugging Face checkpoints: config, weights.
 #pragma once
 
 #include "checkpoint.h"
+#include "completion.h"
 #include "model.h"
 
 #ifdef __cplusplus
@@ -26,23 +27,21 @@ do not affect the model (dropout of training, use_cache, task_specific_params ..
 
 typedef enum { HF_GPT2, HF_T5, HF_MT5, HF_UMT5, HF_LLAMA, HF_QWEN2, HF_NUM_TYPES } HfType;
 
-enum { HF_NO_TOKEN = -1, HF_MORE_ENDS = 7 };
+enum { HF_NO_TOKEN = -1 };
 
 typedef struct {
     HfType type;
     ModelConfig shape;  // kind NULL; padded_vocab as ours; tied_head: the flag, to be checked against tensors
     bool head_scaled;   // hidden states times C^-1/2 before the head (T5)
-    int pad_token, bos_token, eos_token, start_token;  // start: the decoder's first; HF_NO_TOKEN: none
-    int64_t more_ends[HF_MORE_ENDS];                   // [num_more_ends]: read, not written
-    int num_more_ends;
+    int pad_token, bos_token, start_token;  // start: the decoder's first; HF_NO_TOKEN: none
+    TokenEnds ends;                         // eos_token_id, which may be a list
     double dropout;
 } HfConfig;
 
 const ModelKind* hf_config_kind(const HfConfig* config);
 const char* hf_config_type(const HfConfig* config);  // model_type
-// Is `token` an end of texts? eos_token_id may be a list.
-bool hf_config_ends(const HfConfig* config, int token);
-// A directory, or a file beside config.json.
+// A directory, or a file beside config.json. As in transformers, the ends of a generation_config.json there
+// stand for config.json's.
 bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.
 bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name);
@@ -51,6 +50,8 @@ bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const ch
 char* hf_config_text(const HfConfig* config, const char* dtype);
 // generation_config.json: the tokens that generate() starts and ends with.
 char* hf_config_generation_text(const HfConfig* config);
+// The ends of a folder's generation_config.json; without any there, *out stays.
+bool hf_ends_read(TokenEnds* out, const char* folder);
 // The config for exporting a model of ours: tokens of its kind, or of `like` (may be NULL), the checkpoint
 // it was read from.
 HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like);

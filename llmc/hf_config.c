@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "../util/checkpoint_files.h"
 #include "kinds.h"
 #include "llmc_error.h"
@@ -127,10 +128,7 @@ static bool read_epsilon(const Reader* r, const char* key, double fallback, Mode
     return read_scaled(r, find(r, key, false), key, 1e9, fallback, &shape->norm_eps);
 }
 
-// A token, or the first of several (eos_token_id may be a list).
-static bool read_token(const Reader* r, const char* key, int fallback, int* out) {
-    json_t* value = json_object_get(r->root, key);
-    if (json_array_size(value) > 0) { value = json_array_get(value, 0); }
+static bool token_of(const Reader* r, const char* key, const json_t* value, int fallback, int* out) {
     json_int_t number = value == NULL         ? fallback
                         : json_is_null(value) ? HF_NO_TOKEN
                                               : json_integer_value(value);
@@ -142,15 +140,26 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
     return true;
 }
 
-static bool read_ends(const Reader* r, int fallback, HfConfig* config) {
-    const json_t *list = json_object_get(r->root, "eos_token_id"), *token;
-    size_t i;
-    json_array_foreach(list, i, token) {
-        if (i == 0 || i > HF_MORE_ENDS) { continue; }  // read_token() takes the first
-        config->more_ends[config->num_more_ends++] =
-            json_is_integer(token) ? json_integer_value(token) : HF_NO_TOKEN;
+static bool read_token(const Reader* r, const char* key, int fallback, int* out) {
+    return token_of(r, key, json_object_get(r->root, key), fallback, out);
+}
+
+// A token, or a list of them.
+static bool read_ends(const Reader* r, int fallback, TokenEnds* out) {
+    static const char key[] = "eos_token_id";
+    const json_t* value = json_object_get(r->root, key);
+    const size_t num = json_is_array(value) ? json_array_size(value) : 1;
+    *out = (TokenEnds){.num = 0};
+    if (num > TOKEN_MOST_ENDS) {
+        return llmc_fail("%s: %s: %zu tokens ---> at most %d", r->name, key, num, TOKEN_MOST_ENDS);
     }
-    return read_token(r, "eos_token_id", fallback, &config->eos_token);
+    for (size_t i = 0; i < num; i++) {
+        const json_t* token = json_is_array(value) ? json_array_get(value, i) : value;
+        int end;
+        if (!token_of(r, key, token, fallback, &end)) { return false; }
+        if (end != HF_NO_TOKEN) { out->ids[out->num++] = end; }
+    }
+    return true;
 }
 
 // --- required values --------------------------------------------------------------------------------------
@@ -260,7 +269,8 @@ static bool read_gpt2(const Reader* r, HfConfig* config) {
            require_bool(r, "add_cross_attention", false, "there is no encoder") &&
            require_bool(r, "is_encoder_decoder", false, "there is no encoder") &&
            read_dropout(r, "resid_pdrop", &config->dropout) &&
-           read_token(r, "bos_token_id", last_word, &config->bos_token) && read_ends(r, last_word, config) &&
+           read_token(r, "bos_token_id", last_word, &config->bos_token) &&
+           read_ends(r, last_word, &config->ends) &&
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token);
 }
 
@@ -305,7 +315,7 @@ static bool read_t5(const Reader* r, HfConfig* config) {
            require_bool(r, "is_decoder", false, "both stacks are needed") &&
            read_dropout(r, "dropout_rate", &config->dropout) &&
            read_token(r, "pad_token_id", 0, &config->pad_token) &&
-           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) && read_ends(r, 1, config) &&
+           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) && read_ends(r, 1, &config->ends) &&
            read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
 }
 
@@ -364,7 +374,7 @@ static bool read_llama(const Reader* r, HfConfig* config) {
            require_bool(r, "use_sliding_window", false, "all tokens before are seen") &&
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token) &&
            read_token(r, "bos_token_id", is_qwen ? HF_NO_TOKEN : 1, &config->bos_token) &&
-           read_ends(r, is_qwen ? HF_NO_TOKEN : 2, config);
+           read_ends(r, is_qwen ? HF_NO_TOKEN : 2, &config->ends);
 }
 
 static bool read_config(const Reader* r, HfConfig* config) {
@@ -392,28 +402,60 @@ const char* hf_config_type(const HfConfig* config) {
     return type_names[config->type];
 }
 
-bool hf_config_ends(const HfConfig* config, int token) {
-    bool ends = token == config->eos_token;
-    for (int i = 0; i < config->num_more_ends; i++) { ends = ends || token == config->more_ends[i]; }
-    return ends;
-}
-
 const ModelKind* hf_config_kind(const HfConfig* config) {
     return config->type == HF_GPT2 ? &gpt2_kind : config->type < HF_LLAMA ? &t5_kind : &llama_kind;
 }
 
-bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name) {
+// root NULL: no object.
+static Reader reader_of(const char* text, size_t num_bytes, const char* name) {
     json_error_t reason;
-    Reader r = {.name = name};
-    r.root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &reason);
-    if (r.root == NULL) {
-        return llmc_fail("%s:%d: %.120s ---> give one JSON object", name, reason.line, reason.text);
+    json_t* root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &reason);
+    if (root == NULL) {
+        llmc_fail("%s:%d: %.120s ---> give one JSON object", name, reason.line, reason.text);
+    } else if (!json_is_object(root)) {
+        llmc_fail("%s: no JSON object ---> use a model's config.json", name);
+        json_decref(root);
+        root = NULL;
     }
+    return (Reader){name, root};
+}
+
+bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name) {
+    Reader r = reader_of(text, num_bytes, name);
     HfConfig config = {0};
-    bool ok = json_is_object(r.root) ? read_config(&r, &config)
-                                     : llmc_fail("%s: no JSON object ---> use a model's config.json", name);
+    bool ok = r.root != NULL && read_config(&r, &config);
     json_decref(r.root);
     if (ok) { *out = config; }
+    return ok;
+}
+
+// To be freed.
+static bool read_file(char** text, size_t* num_bytes, const char* path) {
+    CheckpointFile file;
+    if (!llmc_ok(checkpoint_file_open(&file, path))) { return false; }
+    bool ok = file.num_bytes <= MAX_CONFIG_BYTES ||
+              llmc_fail("%s: %lld bytes ---> a config has at most %d", checkpoint_path_tail(path),
+                        (long long)file.num_bytes, MAX_CONFIG_BYTES);
+    *num_bytes = (size_t)file.num_bytes;
+    *text = ok ? llmc_alloc(*num_bytes, "a config") : NULL;
+    ok = ok && llmc_ok(checkpoint_file_read(&file, *text, file.num_bytes, 0));
+    if (!ok) { free(*text); }
+    checkpoint_file_close(&file);
+    return ok;
+}
+
+bool hf_ends_read(TokenEnds* out, const char* folder) {
+    char path[CHECKPOINT_PATH_CHARS + 32], *text;
+    size_t num_bytes;
+    TokenEnds ends = {.num = 0};
+    snprintf(path, sizeof path, "%.*s/generation_config.json", CHECKPOINT_PATH_CHARS, folder);
+    if (access(path, F_OK) != 0) { return true; }
+    if (!read_file(&text, &num_bytes, path)) { return false; }
+    Reader r = reader_of(text, num_bytes, checkpoint_path_tail(path));
+    bool ok = r.root != NULL && read_ends(&r, HF_NO_TOKEN, &ends);
+    json_decref(r.root);
+    free(text);
+    if (ok && ends.num > 0) { *out = ends; }
     return ok;
 }
 
@@ -421,7 +463,8 @@ bool hf_config_read(HfConfig* out, const char* path) {
     struct stat info;
     const bool is_directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     const char* slash = strrchr(path, '/');
-    char folder[CHECKPOINT_PATH_CHARS], config_path[CHECKPOINT_PATH_CHARS + 16];
+    char folder[CHECKPOINT_PATH_CHARS], config_path[CHECKPOINT_PATH_CHARS + 16], *text;
+    size_t num_bytes;
     snprintf(folder, sizeof folder, "%.*s",
              is_directory    ? CHECKPOINT_PATH_CHARS
              : slash == NULL ? 0
@@ -429,21 +472,10 @@ bool hf_config_read(HfConfig* out, const char* path) {
              path);
     if (!is_directory && slash == NULL) { strcpy(folder, "."); }
     snprintf(config_path, sizeof config_path, "%s/config.json", folder);
-    CheckpointFile file;
-    if (!llmc_ok(checkpoint_file_open(&file, config_path))) { return false; }
-    const char* name = checkpoint_path_tail(config_path);
-    bool ok = false;
-    if (file.num_bytes > MAX_CONFIG_BYTES) {
-        llmc_fail("%s: %lld bytes ---> a config has at most %d", name, (long long)file.num_bytes,
-                  MAX_CONFIG_BYTES);
-    } else {
-        char* text = llmc_alloc((size_t)file.num_bytes, "a config");
-        ok = llmc_ok(checkpoint_file_read(&file, text, file.num_bytes, 0)) &&
-             hf_config_parse(out, text, (size_t)file.num_bytes, name);
-        free(text);
-    }
-    checkpoint_file_close(&file);
-    return ok;
+    if (!read_file(&text, &num_bytes, config_path)) { return false; }
+    bool ok = hf_config_parse(out, text, num_bytes, checkpoint_path_tail(config_path));
+    free(text);
+    return ok && hf_ends_read(&out->ends, folder);
 }
 
 // --- writing -----------------------------------------------------------------------------------------------
@@ -462,13 +494,13 @@ HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like) {
     // a T5's head has the factor where it is tied; transformers scales every umT5's
     out.head_scaled = is_t5 && (config->tied_head || config->bias_per_layer);
     out.pad_token = is_t5 ? 0 : HF_NO_TOKEN;
-    out.eos_token = is_t5 ? 1 : config->vocab - 1;
+    out.ends = (TokenEnds){{is_t5 ? 1 : config->vocab - 1}, 1};
     out.bos_token = is_t5 ? HF_NO_TOKEN : config->vocab - 1;
     out.start_token = is_t5 ? 0 : HF_NO_TOKEN;
     if (like != NULL) {
         out.pad_token = like->pad_token;
         out.bos_token = like->bos_token;
-        out.eos_token = like->eos_token;
+        out.ends = like->ends;
         out.start_token = like->start_token;
         out.dropout = like->dropout;
     }
@@ -488,7 +520,13 @@ static void put_tokens(json_t* root, const HfConfig* config) {
     const bool is_llama = config->type == HF_LLAMA;  // absent, it would be 1
     if (is_llama && config->bos_token == HF_NO_TOKEN) { put(root, "bos_token_id", json_null()); }
     put_token(root, "decoder_start_token_id", config->start_token);
-    put_token(root, "eos_token_id", config->eos_token);
+    const TokenEnds* ends = &config->ends;
+    json_t* list = ends->num > 1 ? json_array() : NULL;
+    for (int i = 0; i < ends->num && list != NULL; i++) {
+        json_array_append_new(list, json_integer(ends->ids[i]));
+    }
+    if (list != NULL) { put(root, "eos_token_id", list); }
+    if (ends->num == 1) { put_token(root, "eos_token_id", ends->ids[0]); }
     put_token(root, "pad_token_id", config->pad_token);
 }
 

@@ -23,7 +23,7 @@ static void answers_are_those_of_transformers(void) {
         CHECK(hf_golden_load(&model, hf_golden_path(name), 0, -1, true, ops));
         Completion text = {.prompt = prompt, .num_prompt = num_prompt, .tokens = said};
         // more may be asked for than GPT-2 has positions
-        CompletionOptions options = {.end_token = -1, .max_tokens = 12};
+        CompletionOptions options = {.max_tokens = 12};
         completion_run(&model, &options, &text, 1);
         CHECK_EQ(text.num_tokens, num_new);
         CHECK(!text.has_ended);
@@ -70,8 +70,7 @@ static void it_is_the_same_alone_and_in_company(void) {
         Texts alone, together, drawn[2];
         CHECK(hf_golden_load(&model, hf_golden_path(names[k]), 0, -1, true, ops));
         for (int way = 0; way < 2; way++) {
-            CompletionOptions options = {
-                .end_token = way == 0 ? -1 : 19, .max_tokens = NEW, .max_slots = 1, .seed = 4};
+            CompletionOptions options = {.ends = {{19}, way}, .max_tokens = NEW, .max_slots = 1, .seed = 4};
             options.sampling = (Sampling){way * 0.8, 0, 0.95};
             make_texts(&alone);
             completion_run(&model, &options, alone.list, NUM_PROMPTS);
@@ -99,7 +98,7 @@ static void draws_look_at_their_own_logits(void) {
     Model model;
     Texts greedy, cold;
     CHECK(hf_golden_load(&model, hf_golden_path("gpt2"), 0, -1, true, ops));
-    CompletionOptions options = {.end_token = -1, .max_tokens = NEW, .max_slots = 4};
+    CompletionOptions options = {.max_tokens = NEW, .max_slots = 4};
     make_texts(&greedy);
     completion_run(&model, &options, greedy.list, NUM_PROMPTS);
     options.sampling = (Sampling){1e-6, 0, 1};
@@ -127,8 +126,7 @@ static void every_token_is_told_and_a_text_may_be_ended(void) {
     CHECK(hf_golden_load(&model, hf_golden_path("flan"), 0, -1, true, ops));
     for (int most = 1; most <= NEW; most += 4) {
         Heard heard = {.most = most};
-        CompletionOptions options = {
-            .end_token = -1, .max_tokens = NEW, .max_slots = 3, .said = hear, .context = &heard};
+        CompletionOptions options = {.max_tokens = NEW, .max_slots = 3, .said = hear, .context = &heard};
         make_texts(&texts);
         completion_run(&model, &options, texts.list, NUM_PROMPTS);
         CHECK_EQ(heard.num_ends, NUM_PROMPTS);
@@ -138,21 +136,21 @@ static void every_token_is_told_and_a_text_may_be_ended(void) {
     model_free(&model);
 }
 
-// The token that ends a text ends it where it would have been said, and is no part of it.
-static void the_end_token_ends_it(void) {
+// Whichever token ends a text ends it where it would have been said, and is no part of it.
+static void each_of_the_ends_ends_it(void) {
     Model model;
     Texts whole, ended;
     CHECK(hf_golden_load(&model, hf_golden_path("gpt2"), 0, -1, true, ops));
-    CompletionOptions options = {.end_token = -1, .max_tokens = NEW, .max_slots = 3};
+    CompletionOptions options = {.max_tokens = NEW, .max_slots = 3};
     make_texts(&whole);
     completion_run(&model, &options, whole.list, NUM_PROMPTS);
-    options.end_token = 46;
+    options.ends = (TokenEnds){{7, 19, 30}, 3};
     make_texts(&ended);
     completion_run(&model, &options, ended.list, NUM_PROMPTS);
     int num_ended = 0;
     for (int p = 0; p < NUM_PROMPTS; p++) {
         int until = 0;
-        while (until < NEW && whole.said[p][until] != 46) { until++; }
+        while (until < NEW && !token_ends_has(&options.ends, whole.said[p][until])) { until++; }
         CHECK_EQ(ended.list[p].num_tokens, until);
         CHECK_EQ(ended.list[p].has_ended, until < NEW);
         num_ended += until < NEW;
@@ -167,7 +165,7 @@ int main(void) {
     RUN(it_is_the_same_alone_and_in_company);
     RUN(draws_look_at_their_own_logits);
     RUN(every_token_is_told_and_a_text_may_be_ended);
-    RUN(the_end_token_ends_it);
+    RUN(each_of_the_ends_ends_it);
     ops_free(ops);
     return test_end();
 }

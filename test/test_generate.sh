@@ -56,10 +56,32 @@ same "Hugging Face's files of bytes" "$work/hf.said" "$work/gpt2.answers"
 same "Hugging Face's files of a Llama" "$work/hf.said" "$work/llama.answers"
 grep -q '"bos_token_id": null' "$work/llamahf/config.json"
 ok $? "a new Llama's begin is not its end: $(grep bos_token "$work/llamahf/config.json")"
-sed -i 's/"eos_token_id": 256/"eos_token_id": [254, 255, 256]/' "$work/llamahf/config.json" && grep -q '254' "$work/llamahf/config.json"
-ok $? "a config.json of several ends"
+# Several ends: an "i" is one, too, for ./generate and the trainer's answers, in the run's folder and in what it exports
+sed -i 's/"eos_token_id": 256/"eos_token_id": [256, 105]/' "$work/llamahf/config.json"
+sed 's/i.*//' "$work/llama.answers" >"$work/ends.expected"
+ends_at_i() {  # what, folder
+    "$generate" "$2" --quiet --max-tokens 24 <"$work/llama.asked" >"$work/hf.said" 2>>"$work/err"
+    same "$1" "$work/hf.said" "$work/ends.expected"
+}
 "$generate" "$work/llamahf" --quiet --max-tokens 24 <"$work/llama.asked" >"$work/hf.said" 2>>"$work/err"
-same "of several ends, the tokenizer's" "$work/hf.said" "$work/llama.answers"
+same "generation_config.json's ends are before config.json's" "$work/hf.said" "$work/llama.answers"
+rm "$work/llamahf/generation_config.json"
+ends_at_i "each end of config.json's list" "$work/llamahf"
+! cmp -s "$work/ends.expected" "$work/llama.answers"
+ok $? "and some answer has an i"
+as_the_trainer ends bytes train_llama-dynapipe -e "$work/llamahf" -l 0 --export-hf "$work/endshf"
+ends_at_i "the run's folder keeps the list" "$work/ends"
+ends_at_i "the export writes it" "$work/endshf"
+trainer=$build/train_llama-dynapipe run on 1 -e "$work/ends" -i "$work/llama-data/train*.bin" -t 128 -d 2048 -x 1 -l 0 -o "$work/on" --export-hf "$work/onhf"
+ends_at_i "a run that began with that run's folder keeps it" "$work/on"
+ends_at_i "and exports it" "$work/onhf"
+python3 - "$work" <<'E'
+import json, sys
+for folder in ("endshf", "onhf"):
+    for name in ("config", "generation_config"):
+        assert json.load(open("%s/%s/%s.json" % (sys.argv[1], folder, name)))["eos_token_id"] == [256, 105], (folder, name)
+E
+ok $? "as it was"
 ask "$work/t5/model_00000060.bin" >"$work/file.said"
 same "a model file by its name" "$work/file.said" "$work/t5.answers"
 mkdir "$work/alone" && cp "$work/t5/model_00000060.bin" "$work/alone/m.bin"

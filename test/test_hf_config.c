@@ -60,13 +60,13 @@ static void fields_have_the_defaults_of_transformers(void) {
         CHECK_EQ(shape->tied_head, k->tied);
         CHECK_EQ(config.head_scaled, k->scaled);
         CHECK_EQ(shape->bias_per_layer, k->per_layer);
-        CHECK(config.pad_token == 0 && config.eos_token == 1 && config.start_token == 0);
+        CHECK(config.pad_token == 0 && config.ends.ids[0] == 1 && config.start_token == 0);
     }
     HfConfig config = parse("{\"model_type\": \"gpt2\", \"n_positions\": 512, \"pad_token_id\": 7}");
     CHECK(config.type == HF_GPT2 && config.shape.vocab == 50257 && config.shape.padded_vocab == 50304);
     CHECK(config.shape.max_seq_len == 512 && config.shape.channels == 768 && config.shape.num_layers == 12);
     CHECK(config.shape.num_heads == 12 && config.shape.num_dec_layers == 0 && config.shape.tied_head);
-    CHECK(config.eos_token == 50256 && config.pad_token == 7 && config.start_token == HF_NO_TOKEN);
+    CHECK(config.ends.ids[0] == 50256 && config.pad_token == 7 && config.start_token == HF_NO_TOKEN);
     CHECK(config.shape.ffn_channels == 3072 && config.shape.norm_eps == 10000 && !config.shape.exact_gelu);
 }
 
@@ -90,7 +90,7 @@ static void llama_and_qwen2_are_read(void) {
     CHECK(shape->num_heads == 32 && shape->num_kv_heads == 32 && shape->head_size == 128);
     CHECK(shape->ffn_channels == 11008 && shape->num_layers == 32 && shape->max_seq_len == 2048);
     CHECK(shape->rope_theta == 10000 && shape->norm_eps == 1000 && shape->gated && !shape->tied_head);
-    CHECK(config.bos_token == 1 && config.eos_token == 2 && !shape->qkv_bias && config.dropout == 0);
+    CHECK(config.bos_token == 1 && config.ends.ids[0] == 2 && !shape->qkv_bias && config.dropout == 0);
     config = parse("{\"model_type\": \"llama\", \"hidden_size\": 2048, \"num_key_value_heads\": 4, "
                    "\"rms_norm_eps\": 1e-05, \"rope_scaling\": null, \"rope_theta\": 10000.0, "
                    "\"head_dim\": null, \"attention_bias\": false}");
@@ -137,9 +137,12 @@ static void tokens_are_kept(void) {
     free(text);
     HfConfig config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"eos_token_id\": [2, 5], "
                             "\"bos_token_id\": null, \"dropout_rate\": 0.25}");
-    CHECK(config.pad_token == 3 && config.eos_token == 2 && config.start_token == 3 &&
+    CHECK(config.pad_token == 3 && config.ends.ids[0] == 2 && config.start_token == 3 &&
           config.dropout == 0.25);
-    CHECK(hf_config_ends(&config, 2) && hf_config_ends(&config, 5) && !hf_config_ends(&config, 3));
+    CHECK(config.ends.num == 2 && config.ends.ids[1] == 5);
+    text = hf_config_text(&config, "float32");
+    CHECK(parse(text).ends.num == 2 && parse(text).ends.ids[1] == 5);
+    free(text);
     config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"decoder_start_token_id\": 4}");
     CHECK(config.start_token == 4);
 }
@@ -225,6 +228,8 @@ static void wrong_types_are_refused(void) {
     T5_REFUSED("\"architectures\": [1]", "architectures: what is no text");
     T5_REFUSED("\"eos_token_id\": \"</s>\"", "eos_token_id --->");
     T5_REFUSED("\"eos_token_id\": -5", "eos_token_id --->");
+    T5_REFUSED("\"eos_token_id\": [1, \"2\"]", "eos_token_id --->");
+    T5_REFUSED("\"eos_token_id\": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 16");
     T5_REFUSED("\"dropout_rate\": 1", "dropout_rate --->");
     GPT2_REFUSED("\"n_inner\": \"big\"", "n_inner --->");
     GPT2_REFUSED("\"n_inner\": 0", "n_inner --->");
@@ -245,7 +250,8 @@ static bool same(const HfConfig* a, const HfConfig* b) {
            x->norm_eps == y->norm_eps && x->qkv_bias == y->qkv_bias && x->exact_gelu == y->exact_gelu &&
            memcmp(&x->rope_factor, &y->rope_factor, 4 * sizeof(int)) == 0 &&
            a->head_scaled == b->head_scaled && a->pad_token == b->pad_token && a->bos_token == b->bos_token &&
-           a->eos_token == b->eos_token && a->start_token == b->start_token && a->dropout == b->dropout;
+           memcmp(&a->ends, &b->ends, sizeof a->ends) == 0 && a->start_token == b->start_token &&
+           a->dropout == b->dropout;
 }
 
 // With a head of its own, and only then: a tied one of ours has the factor, which mT5 has not.

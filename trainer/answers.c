@@ -80,13 +80,20 @@ double scores_rouge_l(const char* answer, const char* target) {
 
 // --- answers -----------------------------------------------------------------------------------------------
 
-// malloc'ed and terminated; without the end-of-text token.
-static char* text_of(const TokenText* text, const int32_t* tokens, int num_tokens, int32_t eot_token) {
+// The plugin ends answers with the data's token only.
+static int count_until_end(const DynapipeAnswer_v1* answer, const TokenEnds* ends) {
+    int n = 0;
+    while (n < answer->num_answer && !token_ends_has(ends, answer->answer[n])) { n++; }
+    return n;
+}
+
+// malloc'ed and terminated; without the token that ends it.
+static char* text_of(const TokenText* text, const int32_t* tokens, int num_tokens, const TokenEnds* ends) {
     char* out = NULL;
     size_t num_bytes = 0;
     FILE* memory = open_memstream(&out, &num_bytes);
     if (memory == NULL) { return NULL; }
-    if (num_tokens > 0 && tokens[num_tokens - 1] == eot_token) { num_tokens--; }
+    if (num_tokens > 0 && token_ends_has(ends, tokens[num_tokens - 1])) { num_tokens--; }
     token_text_print(text, memory, tokens, num_tokens);
     return fclose(memory) == 0 ? out : NULL;
 }
@@ -123,10 +130,10 @@ static void print_excerpt(const char* title, char* text, bool of_end) {
     printf("%s\n", num_bytes == 0 ? "(nothing)" : end < num_bytes ? "..." : "");
 }
 
-void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token) {
-    char* asked = text_of(text, answer->prompt, answer->num_prompt, eot_token);
-    char* said = text_of(text, answer->answer, answer->num_answer, eot_token);
-    char* right = text_of(text, answer->target, answer->num_target, eot_token);
+void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, const TokenEnds* ends) {
+    char* asked = text_of(text, answer->prompt, answer->num_prompt, ends);
+    char* said = text_of(text, answer->answer, count_until_end(answer, ends), ends);
+    char* right = text_of(text, answer->target, answer->num_target, ends);
     printf("\n");
     print_excerpt("asked", asked, true);
     print_excerpt("answers", said, false);
@@ -138,13 +145,13 @@ void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_
 }
 
 void answers_score(double* exact_match, double* rouge_l, int num_tasks, const DynapipeAnswer_v1* answers,
-                   int num_answers, const TokenText* text, int32_t eot_token) {
+                   int num_answers, const TokenText* text, const TokenEnds* ends) {
     int* counts = (int*)calloc((size_t)num_tasks + 1, sizeof *counts);
     for (int t = 0; t < num_tasks; t++) { exact_match[t] = rouge_l[t] = 0; }
     for (int i = 0; counts != NULL && i < num_answers; i++) {
         const DynapipeAnswer_v1* a = &answers[i];
-        char* said = text_of(text, a->answer, a->num_answer, eot_token);
-        char* right = text_of(text, a->target, a->num_target, eot_token);
+        char* said = text_of(text, a->answer, count_until_end(a, ends), ends);
+        char* right = text_of(text, a->target, a->num_target, ends);
         if (said != NULL && right != NULL) {
             exact_match[a->task] += scores_exact_match(said, right);
             rouge_l[a->task] += scores_rouge_l(said, right);

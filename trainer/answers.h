@@ -25,10 +25,10 @@ double scores_rouge_l(const char* answer, const char* target);
 // generated or learned text must not control the terminal.
 void answers_print_lines(const char* text, size_t num_bytes, const char* line_end);
 // The question's end, the answer's and the right answer's beginning.
-void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token);
+void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, const TokenEnds* ends);
 // Means by task, 0 to 1; NaN for tasks without an answer.
 void answers_score(double* exact_match, double* rouge_l, int num_tasks, const DynapipeAnswer_v1* answers,
-                   int num_answers, const TokenText* text, int32_t eot_token);
+                   int num_answers, const TokenText* text, const TokenEnds* ends);
 double answers_mean(const double* by_task, int num_tasks);  // of those that are numbers
 // Prints losses (and scores of most_answers at most, if not NULL) of all tasks in columns that fill a line.
 void answers_print_tasks(const char* const* names, int num_tasks, const double* task_loss,

@@ -291,7 +291,8 @@ typedef struct {
     Model model;
     TokenizerFolder tokens;
     char path[PATH_CHARS];  // of the file or folder that the weights came from
-    int32_t start_token, end_token;
+    int32_t start_token;
+    TokenEnds ends;
     Prompts prompts;
     bool json_lines, shows_early;  // shows_early: stream to a terminal
     const char *stop, *before;     // text after and before an answer; "": none
@@ -355,12 +356,12 @@ static Status read_model(Generation* g, bool is_hf, HfConfig* details, uint64_t*
 }
 
 static Status open_model(Generation* g) {
-    char path[PATH_CHARS];
+    char path[PATH_CHARS], path_of_model[PATH_CHARS];
     const char* folder = path;
     struct stat about;
     bool is_hf;
     uint64_t vocab_hash = 0;
-    HfConfig details = {.start_token = HF_NO_TOKEN, .eos_token = HF_NO_TOKEN};
+    HfConfig details = {.start_token = HF_NO_TOKEN};
     const SampleVocab* vocab = &g->tokens.data.vocab;
     if (g->options->quiet) { ops_keep_quiet(); }
     TRY(find_weights(g, g->options->model, &is_hf));
@@ -368,10 +369,9 @@ static Status open_model(Generation* g) {
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode)) { folder = dirname(path); }
     TRY(tokenizer_folder_open(&g->tokens, folder, -1));
     TRY(read_model(g, is_hf, &details, &vocab_hash));
+    snprintf(path_of_model, sizeof path_of_model, "%s", g->path);
     if (is_hf && g->options->tokenizer != NULL) {
-        char path_of_model[PATH_CHARS];
         SampleTokenizer kind;
-        snprintf(path_of_model, sizeof path_of_model, "%s", g->path);
         const bool is_file = stat(g->path, &about) == 0 && !S_ISDIR(about.st_mode);
         TRY(vocab_hash_folder(&vocab_hash, &kind, is_file ? dirname(path_of_model) : path_of_model));
         if (kind == TOKENIZER_UNKNOWN) { vocab_hash = 0; }
@@ -387,8 +387,11 @@ static Status open_model(Generation* g) {
                     "%s: %d tokens, the model has %d ---> --tokenizer DIR, the folder of its data", folder,
                     vocab->num_tokens, g->model.config.vocab);
     }
-    const bool is_end = details.eos_token == HF_NO_TOKEN || hf_config_ends(&details, vocab->eot_token);
-    g->end_token = is_end ? vocab->eot_token : details.eos_token;
+    g->ends = details.ends;
+    // beside a run's checkpoints, what its data ends with is among them
+    if (!is_hf && !hf_ends_read(&g->ends, dirname(path_of_model))) { return status_last(); }
+    const bool is_other = !is_hf && !token_ends_has(&g->ends, vocab->eot_token);
+    if (g->ends.num == 0 || is_other) { g->ends = (TokenEnds){{vocab->eot_token}, 1}; }
     g->start_token = details.start_token != HF_NO_TOKEN ? details.start_token
                      : vocab->pad_token >= 0            ? vocab->pad_token
                                                         : vocab->eot_token;
@@ -742,7 +745,7 @@ static void answer_group(Generation* g) {
     g->json_lines = o->json || g->prompts.is_json || (o->file != NULL && !g->prompts.is_stdin);
     g->shows_early = !g->json_lines && g->num_prompts == 1 && isatty(STDOUT_FILENO);
     CompletionOptions options = {.start_token = g->start_token,
-                                 .end_token = g->end_token,
+                                 .ends = g->ends,
                                  .max_tokens = o->max_tokens,
                                  .max_slots = o->max_slots,
                                  .sampling = {o->temperature, o->top_k, o->top_p},

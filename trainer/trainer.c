@@ -55,6 +55,7 @@ typedef struct {
     Model views[DYNAPIPE_MAX_RANGES];  // one for each range of the model
     HfConfig like;                     // of the files that the model was read from ...
     bool has_like;                     // ... if these were Hugging Face's
+    TokenEnds ends;                    // of an answer: the data's, and what the model had beside it
     Optimizer optimizer;
     double* squares;  // of parameters by tensor; NULL if not needed
     LrSchedule lr_schedule;
@@ -630,21 +631,33 @@ static void check_tokens_fit(Trainer* t, const char* path) {
             checkpoint_path_tail(path), like->start_token);
     }
     bool other_start = t->kind->has_decoder && like->start_token != pad;
-    bool other_end = like->eos_token != HF_NO_TOKEN && !hf_config_ends(like, eot);
+    bool other_end = like->ends.num > 0 && !token_ends_has(&like->ends, eot);
     if ((!other_start && !other_end) || !t->is_main) { return; }
     if (!t->kind->has_decoder) {
         fprintf(
             stderr,
             "warning: -e %s ends texts with token %d, the data with %d\n  ---> so does the model from now "
             "on; --export-hf writes %d as eos_token_id\n",
-            checkpoint_path_tail(path), like->eos_token, eot, eot);
+            checkpoint_path_tail(path), like->ends.ids[0], eot, eot);
         return;
     }
     fprintf(stderr,
             "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
             "tokenizer? (prepare_data --tokenizer)\n",
             checkpoint_path_tail(path), other_start ? "starts answers" : "ends texts",
-            other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
+            other_start ? like->start_token : like->ends.ids[0], other_start ? pad : eot);
+}
+
+// Chat models have several ends, which a run keeps beside its checkpoints; one that never met the data's has
+// learned it instead of its own.
+static void find_ends(Trainer* t, const char* path) {
+    char folder[CHECKPOINT_PATH_CHARS];
+    if (t->has_like) {
+        t->ends = t->like.ends;
+    } else if (!hf_ends_read(&t->ends, folder_of(path, folder))) {
+        die(t, "%s", status_message());
+    }
+    if (!token_ends_has(&t->ends, t->info.eot_token)) { t->ends = (TokenEnds){{t->info.eot_token}, 1}; }
 }
 
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
@@ -765,6 +778,7 @@ static ModelSource build_model(Trainer* t) {
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_fits(t, &config, path);
     check_tokens_fit(t, path);
+    find_ends(t, path);
     agree(t, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
     const ModelPart part = choose_part(t, &config);
     model_init_part(&t->model, &config, &part, t->ops);
@@ -840,17 +854,19 @@ static void resplit(Trainer* t) {
 
 // --- export ------------------------------------------------------------------------------------------------
 
-// Tokens of config.json for a new model: from the data.
-static HfConfig config_of_data(const Trainer* t) {
-    HfConfig out = hf_config_of_model(&t->model.config, NULL);
-    int pad = t->info.pad_token;
-    out.eos_token = t->info.eot_token;
+// The tokens of config.json: of the first files, for a new model of the data.
+static HfConfig config_to_export(const Trainer* t) {
+    HfConfig out = t->has_like ? t->like : hf_config_of_model(&t->model.config, NULL);
+    int pad = t->info.pad_token, eot = t->info.eot_token;
+    // what the model has learned to end with; with the first files' token generate() would never stop
+    if (!t->kind->has_decoder || !t->has_like) { out.ends = t->ends; }
+    if (t->has_like) { return out; }
     if (t->kind->has_decoder) {
         out.pad_token = pad >= 0 ? pad : HF_NO_TOKEN;
-        out.start_token = pad >= 0 ? pad : out.eos_token;
+        out.start_token = pad >= 0 ? pad : eot;
     } else {
         // GPT-2's texts begin with their end; other tokenizers' begin is not in the data
-        out.bos_token = t->model.config.num_kv_heads > 0 ? HF_NO_TOKEN : out.eos_token;
+        out.bos_token = t->model.config.num_kv_heads > 0 ? HF_NO_TOKEN : eot;
     }
     return out;
 }
@@ -859,9 +875,7 @@ static void export_hf(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS], model[CHECKPOINT_PATH_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
-    HfConfig like = t->has_like ? t->like : config_of_data(t);
-    // what the model has learned to end with; with the first files' token generate() would never stop
-    if (!t->kind->has_decoder) { like.eos_token = t->info.eot_token; }
+    HfConfig like = config_to_export(t);
     // of the model, whose tokenizer is the data's, first
     HfTokens tokens = {.folders = {t->has_like ? hf_folder(t->flags.model, model) : NULL,
                                    folder_of(t->flags.train_pattern, folder)},
@@ -954,13 +968,31 @@ static bool save_all(Trainer* t, Saving* saving) {
            all_succeeded(t, t->is_main ? commit(t, saving) : STATUS_OK, "checkpoint");
 }
 
+// Several ends, which data.json has no room for. Hugging Face's files have their own.
+static Status keep_ends(const Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS];
+    if (hf_checkpoint_is(t->flags.output_dir)) { return STATUS_OK; }
+    snprintf(path, sizeof path, "%.*s/generation_config.json", CHECKPOINT_PATH_CHARS - 32,
+             t->flags.output_dir);
+    if (t->ends.num < 2) {
+        unlink(path);  // of an earlier run
+        return STATUS_OK;
+    }
+    const HfConfig config = config_to_export(t);
+    char* text = hf_config_generation_text(&config);
+    Status status = file_write(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
 // With the first checkpoint, so that ./generate finds all files in one folder. The weights do not depend on
 // it: a failed copy is only reported.
 static void keep_tokens(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS];
     if (t->has_kept_tokens) { return; }
     t->has_kept_tokens = true;
-    if (data_json_copy(folder_of(t->flags.train_pattern, folder), t->flags.output_dir) != STATUS_OK) {
+    if (data_json_copy(folder_of(t->flags.train_pattern, folder), t->flags.output_dir) != STATUS_OK ||
+        keep_ends(t) != STATUS_OK) {
         fprintf(stderr, "warning: the tokenizer was not copied to the checkpoints: %s\n", status_message());
     }
 }
@@ -1198,7 +1230,7 @@ static bool score_answers(Trainer* t) {
     check(t, dynapipe_pick_samples(t->dp, per_task, samples, &num_samples));
     check(t, dynapipe_generate(t->dp, samples, num_samples, t->flags.sample_tokens, &answers));
     free(samples);
-    answers_score(t->exact_match, t->rouge_l, num_tasks, answers, num_samples, &t->text, t->info.eot_token);
+    answers_score(t->exact_match, t->rouge_l, num_tasks, answers, num_samples, &t->text, &t->ends);
     return num_samples > 0;
 }
 
@@ -1274,9 +1306,7 @@ static void show_answers(Trainer* t, int num_samples) {
     for (int i = 0; i < num_samples; i++) { samples[i] = (int64_t)(t->step + i) * STRIDE % num_val; }
     check(t, dynapipe_generate(t->dp, samples, num_samples, t->flags.sample_tokens, &answers));
     if (dynapipe_stop_signal(t->dp) != 0) { return; }
-    for (int i = 0; i < num_samples && t->is_main; i++) {
-        answers_show(&answers[i], &t->text, t->info.eot_token);
-    }
+    for (int i = 0; i < num_samples && t->is_main; i++) { answers_show(&answers[i], &t->text, &t->ends); }
 }
 
 static bool every(int interval, int step, bool is_last) {

@@ -36,6 +36,8 @@ static const OptionSpec specs[] = {
     {"--special-tokens", OPTION_BOOL, offsetof(GeneratorOptions, special_tokens), NULL, 0, 0,    NULL, NULL, "show padding and sentinels (<extra_id_0>) in answers"},
     {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "print answers only"},
 };
+// What transformers calls it.
+static const char* const foreign[] = {"--max-new-tokens=--max-tokens", "--do-sample=--temperature 1", "--batch-size=--batch", NULL};
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
@@ -55,7 +57,7 @@ static void print_help(void) {
 
 static Status parse(GeneratorOptions* options, int argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
-    TRY(options_take(specs, NUM_SPECS, options, &argc, argv, NULL));
+    TRY(options_take(specs, NUM_SPECS, options, &argc, argv, foreign));
     if (argc < 2) {
         return FAIL(STATUS_BAD_OPTION, "no model ---> generate out/mine --prompt \"...\"; see --help");
     }

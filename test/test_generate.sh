@@ -302,6 +302,7 @@ ok $? "--quiet: no word on the CPU"
 
 # --- what cannot be done ------------------------------------------------------------------------------------------------------------
 refuses 2 "no model"
+refuses 2 "did you mean --max-tokens?" "$work/gpt2" --max_new_tokens 3
 refuses 2 "--prompt and --file" "$work/gpt2" --prompt x --file y
 refuses 2 "one model at a time" "$work/gpt2" what is it
 refuses 1 "No such file" "$work/absent" --prompt x

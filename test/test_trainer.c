@@ -179,8 +179,13 @@ static void wrong_flags_say_what_is_right(void) {
 
 // Other programs' names of the trainer's flags, and words near them, are told the flag that is there.
 static void foreign_names_say_ours(void) {
-    static const char* const cases[][2] = {{"--eval-iters", "did you mean -v?"},
-                                           {"--max-seq-len", "did you mean --seq-length?"},
+    static const char* const cases[][2] = {{"--eval_step", "did you mean -v?"},
+                                           {"--max_seq_len", "did you mean --seq-length?"},
+                                           {"--micro-batch-size=4", "did you mean --batch-size (tokens of"},
+                                           {"--pipeline-model-parallel-size", "did you mean --stages?"},
+                                           {"--warmup_ratio", "did you mean --warmup (steps: the ratio"},
+                                           {"--bf16", "unknown option ---> make PRECISION=BF16 builds"},
+                                           {"--logging_steps", "---> leave it out: every step"},
                                            {"--save_step", "did you mean -n?"},
                                            {"--max-step", "did you mean --max-steps?"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -56,18 +56,37 @@ static const OptionSpec specs[] = {
     {"--model", OPTION_STRING, FIELD(model),         NULL,     0, 0,    NULL, "MODEL", "-e"},
     {"--output-dir", OPTION_STRING, FIELD(output_dir), NULL,   0, 0,    NULL, "DIR",   "-o"},
 };
-// What Hugging Face, Megatron-LM and torchtune call it, and what it is here, as options_take() suggests it.
+// What Hugging Face, Megatron-LM and torchtune call it, and what it is here or why it is not, for options_take().
 static const char* const foreign[] = {
-    "--learning-rate=--lr", "--num-train-epochs=--epochs", "--train-iters=--max-steps",
+    "--learning-rate=--lr", "--min-lr=-q (a fraction of --lr)", "--num-train-epochs=--epochs", "--train-iters=--max-steps",
     "--global-batch-size=--batch-size (tokens of a step)", "--per-device-train-batch-size=--batch-size (tokens of a step)",
     "--gradient-accumulation-steps=--batch-size (tokens of a step; its microbatches are planned)",
+    "--micro-batch-size=--batch-size (tokens of a step; its microbatches are planned)",
+    "--per-device-eval-batch-size=leave it out: microbatches are planned; -m says how many samples", "--eval-iters=-m (samples)",
     "--max-grad-norm=--grad-clip", "--clip-grad=--grad-clip", "--adam-epsilon=--eps", "--adam-eps=--eps",
-    "--adam-beta1=--betas", "--adam-beta2=--betas", "--warmup-steps=--warmup", "--lr-warmup-iters=--warmup",
-    "--max-seq-length=--seq-length", "--model-name-or-path=--model", "--lr-scheduler-type=-k", "--lr-decay-style=-k",
-    "--train-file=-i", "--data-path=-i", "--validation-file=-j", "--save=--output-dir", "--save-steps=-n",
-    "--save-interval=-n", "--eval-steps=-v", "--eval-interval=-v", "--resume-from-checkpoint=-y", "--load=-e, or -y 1",
-    "--bf16=make PRECISION=BF16", "--fp16=make PRECISION=BF16",
-};
+    "--adam-beta1=--betas", "--adam-beta2=--betas", "--optim=--optimizer", "--hidden-dropout=--dropout", "--attention-dropout=--dropout",
+    "--warmup-steps=--warmup", "--lr-warmup-iters=--warmup", "--num-warmup-steps=--warmup",
+    "--warmup-ratio=--warmup (steps: the ratio times --max-steps)", "--lr-warmup-fraction=--warmup (steps: the fraction times --max-steps)",
+    "--max-seq-length=--seq-length", "--max-seq-len=--seq-length", "--max-length=--seq-length", "--block-size=--seq-length",
+    "--model-name-or-path=--model", "--config-name=-e (a shape, such as l12c768h12)", "--num-layers=-e (a shape, such as l12c768h12)",
+    "--hidden-size=-e (a shape, such as l12c768h12)", "--num-attention-heads=-e (a shape, such as l12c768h12)",
+    "--lr-scheduler-type=-k", "--lr-scheduler=-k", "--lr-decay-style=-k",
+    "--train-file=-i", "--data-path=-i", "--dataset=-i (files that ./prepare_data made)", "--dataset-name=-i (files that ./prepare_data made)",
+    "--validation-file=-j", "--tokenizer=./prepare_data --tokenizer: the data brings it along",
+    "--tokenizer-name=./prepare_data --tokenizer: the data brings it along", "--vocab-file=./prepare_data --tokenizer: the data brings it along",
+    "--save=--output-dir", "--save-steps=-n", "--save-interval=-n", "--save-strategy=-n", "--save-total-limit=-nk",
+    "--eval-steps=-v", "--eval-interval=-v", "--eval-strategy=-v", "--evaluation-strategy=-v",
+    "--resume-from-checkpoint=-y", "--load=-e, or -y 1", "--overwrite-output-dir=--overwrite 1",
+    "--load-best-model-at-end=--keep-best 1", "--early-stopping-patience=--patience",
+    "--logging-steps=leave it out: every step has its line, --quiet prints none", "--log-interval=leave it out: every step has its line, --quiet prints none",
+    "--report-to=leave it out: metrics.jsonl in -o has all, dev/to_wandb.py and dev/to_tensorboard.py pass it on",
+    "--bf16=make PRECISION=BF16 builds for it", "--fp16=there is bf16: make PRECISION=BF16 builds for it", "--dtype=make PRECISION=BF16 or FP32 decides",
+    "--gradient-checkpointing=--recompute full", "--recompute-granularity=--recompute", "--recompute-activations=--recompute full",
+    "--pipeline-model-parallel-size=--stages", "--data-parallel-size=--replicas", "--use-distributed-optimizer=-z 1", "--fsdp=-z 1", "--deepspeed=-z 1",
+    "--tensor-model-parallel-size=layers are divided among ranks, not matrices: --stages; the head is both",
+    "--context-parallel-size=leave it out: long samples pass the pipeline in pieces, see --slices", "--packed=--batching packed", "--packing=--batching packed",
+    "--group-by-length=--batching tokens", "--use-peft=all parameters are trained, there is no LoRA", "--lora-r=all parameters are trained, there is no LoRA",
+    NULL};
 // llm.c's flags without effect here: accepted, so that its scripts run unchanged.
 static const struct {
     const char *name, *why;
@@ -89,7 +108,7 @@ static const struct {
 enum {
     NUM_SPECS = sizeof specs / sizeof specs[0],
     NUM_IGNORED = sizeof ignored / sizeof ignored[0],
-    NUM_FOREIGN = sizeof foreign / sizeof foreign[0]
+    NUM_FOREIGN = sizeof foreign / sizeof foreign[0] - 1
 };
 
 void train_flags_print(FILE* out) {
@@ -105,7 +124,7 @@ const char* const* train_flags_words(void) {
     for (int i = 0; i < NUM_SPECS; i++) {
         if (strncmp(specs[i].name, "--", 2) == 0) { words[n++] = specs[i].name; }
     }
-    for (int i = 0; i < NUM_FOREIGN; i++) { words[n++] = foreign[i]; }  // for train_flags_parse to refuse
+    for (int i = 0; i < NUM_FOREIGN; i++) { words[n++] = foreign[i]; }
     words[n] = NULL;
     return words;
 }
@@ -142,24 +161,6 @@ static Status take_ignored(int* argc, char** argv, FILE* notes) {
     return STATUS_OK;
 }
 
-// "--max_grad_norm=1" is "--max-grad-norm".
-static bool is_word(const char* arg, const char* word) {
-    while (*word != '=' && (*arg == *word || (*arg == '_' && *word == '-'))) { arg++, word++; }
-    return *word == '=' && (*arg == '\0' || *arg == '=');
-}
-
-static Status refuse_foreign(int argc, char** argv) {
-    for (int i = 1; i < argc; i++) {
-        for (int k = 0; k < NUM_FOREIGN; k++) {
-            if (!is_word(argv[i], foreign[k])) { continue; }
-            const int length = (int)strcspn(foreign[k], "=");
-            return FAIL(STATUS_BAD_OPTION, "%.*s: unknown option ---> did you mean %s? --help lists all",
-                        length, foreign[k], foreign[k] + length + 1);
-        }
-    }
-    return STATUS_OK;
-}
-
 static Status parse_betas(TrainFlags* out) {
     char* end = (char*)(uintptr_t)out->betas;
     for (int i = 0; i < 2; i++) {
@@ -176,8 +177,7 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
     *out = (TrainFlags){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
     TRY(take_ignored(&argc, argv, notes));
-    TRY(refuse_foreign(argc, argv));
-    TRY(options_take(specs, NUM_SPECS, out, &argc, argv, NULL));
+    TRY(options_take(specs, NUM_SPECS, out, &argc, argv, foreign));
     if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> --help lists all", argv[1]); }
     if (out->betas != NULL) { TRY(parse_betas(out)); }
     if (out->epochs > 0) { out->steps = -out->epochs; }

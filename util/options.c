@@ -109,15 +109,12 @@ static Status unknown_option(const OptionSpec* specs, int num_specs, const char*
         }
     }
     if (best != NULL) {
-        return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all", name,
-                    best);
+        return FAIL(STATUS_BAD_OPTION,
+                    best[0] == '-' ? "%s: unknown option ---> did you mean %s? --help lists all"
+                                   : "%s: unknown option ---> %s",
+                    name, best);
     }
     return FAIL(STATUS_BAD_OPTION, "%s: unknown option" REMEDY, name);
-}
-
-static bool is_named(const char* left, const char* name) {
-    const size_t length = strcspn(left, "=");
-    return strlen(name) == length && memcmp(left, name, length) == 0;
 }
 
 static const OptionSpec* find_option(const OptionSpec* specs, int num_specs, const char* name) {
@@ -143,7 +140,7 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
         for (char* c = name; is_long && *c != '\0'; c++) { *c = *c == '_' ? '-' : *c; }  // --max_steps
         const char* value = is_long && arg[name_length] == '=' ? arg + name_length + 1 : NULL;
         const OptionSpec* spec = find_option(specs, num_specs, name);
-        for (int k = 0; left != NULL && left[k] != NULL; k++) { is_left |= is_named(left[k], name); }
+        for (int k = 0; left != NULL && left[k] != NULL; k++) { is_left |= strcmp(left[k], name) == 0; }
         if ((spec == NULL && !is_long) || is_left || strcmp(arg, "--help") == 0 ||
             strcmp(arg, "--version") == 0) {
             argv[kept++] = argv[i];

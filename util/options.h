@@ -40,7 +40,8 @@ Status options_defaults(const OptionSpec* specs, int num_specs, void* options);
 // unknown word with "--" is an error; with "-" it stays, like all other words. Stops at a bare "--", which is
 // removed too. "--help" and "--version" stay in argv: the host prints its own help, then calls
 // options_print(). The host's own options, each with a value, stay as well: `left`, their names ending with
-// NULL (NULL: none); "--theirs=--ours" stays as --theirs, and a name near it is told --ours.
+// NULL (NULL: none); of "--theirs=--ours", another program's name, it and names near it are errors that tell
+// --ours, or the sentence that stands there.
 // STATUS_BAD_OPTION: the message names the option and the valid values.
 Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv,
                     const char* const* left);

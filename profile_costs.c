@@ -30,7 +30,7 @@ typedef struct {
 
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--model",   OPTION_STRING, offsetof(ProfileOptions, model),      "d12",       0, 0,    NULL, "DESC", "the model, as the trainer's -e: a shape, a checkpoint *.bin, or a folder of Hugging Face's files"},
+    {"--model",   OPTION_STRING, offsetof(ProfileOptions, model),      "d12",       0, 0,    NULL, "DESC", "the model, as the trainer's -e: a shape, a checkpoint *.bin, or the folder of a run or of Hugging Face's files"},
     {"--tokens",  OPTION_INT,    offsetof(ProfileOptions, seq_tokens), "1024",      32, 1e6, NULL, "N", "longest sequence, as the trainer's -t"},
     {"--target-tokens", OPTION_INT, offsetof(ProfileOptions, target_tokens), "0", 0, 1e6, NULL, "N", "of an encoder-decoder model: longest target, as the trainer's; 0: a quarter of --tokens"},
     {"--mb-tokens", OPTION_INT,  offsetof(ProfileOptions, mb_tokens),  "0",         0, 1e6,  NULL, "N", "largest microbatch to measure; 0: --tokens, on a GPU 16384 or more"},

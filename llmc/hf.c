@@ -722,6 +722,12 @@ bool models_is_checkpoint(const char* model) {
 }
 
 bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len) {
+    char newest[CHECKPOINT_PATH_CHARS];
+    const int step = hf_checkpoint_is(model) ? -1 : checkpoint_find_latest(model);
+    if (step >= 0) {
+        checkpoint_path(newest, model, CHECKPOINT_MODEL_FILE, step);
+        model = newest;
+    }
     if (models_is_checkpoint(model)) { return llmc_ok(checkpoint_read_config(out, NULL, model)); }
     if (hf_checkpoint_is(model)) { return hf_checkpoint_read_config(out, NULL, NULL, model); }
     return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);

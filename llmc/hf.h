@@ -110,8 +110,8 @@ void hf_checkpoint_abort(const char* directory);
 // --- any model ---------------------------------------------------------------------------------------------
 
 bool models_is_checkpoint(const char* model);  // by its name, *.bin
-// The shape of a descriptor, a checkpoint (.bin) or Hugging Face's files (a folder, a .safetensors), of any
-// kind. vocab, max_seq_len: for a descriptor; 0: the kind's.
+// The shape of a descriptor, a checkpoint (.bin), a run's folder (its newest) or Hugging Face's files (a
+// folder, a .safetensors), of any kind. vocab, max_seq_len: for a descriptor; 0: the kind's.
 bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len);
 
 #ifdef __cplusplus

@@ -319,8 +319,9 @@ static bool fail_unknown(const char* descriptor, const ModelKind* kind, const Fa
         return llmc_fail(
             "model \"%.40s\" is unknown ---> use d6 d12 d24 d36 d48 d60 d72 d84, gpt3:c384 c768 c1024 c1536 "
             "c2048 "
-            "c2560 c4096 c12288, layers-channels-heads such as l4c128h4, a checkpoint *.bin, or a folder of "
-            "Hugging Face's files",
+            "c2560 c4096 c12288, layers-channels-heads such as l4c128h4, a checkpoint *.bin, or the folder "
+            "of a "
+            "run or of Hugging Face's files",
             descriptor);
     }
     char names[80] = "";

@@ -217,7 +217,7 @@ static void wrong_configs_are_refused(void) {
 static void a_broken_file_is_told_by_its_own_kind(void) {
     static const char* const kinds[] = {"gpt2", "t5", "llama"};
     ModelConfig config;
-    char path[256];
+    char path[256], folder[256];
     for (int i = 0; i < 3; i++) {
         CHECK(models_read_config(&config, hf_golden_path(kinds[i]), 0, 0));
         CHECK(strcmp(config.kind->name, kinds[i]) == 0);
@@ -225,6 +225,18 @@ static void a_broken_file_is_told_by_its_own_kind(void) {
         CHECK_OK(checkpoint_create_model(path, &config));
         CHECK_OK(checkpoint_file_rename(path));
         CHECK(models_read_config(&config, path, 0, 0) && strcmp(config.kind->name, kinds[i]) == 0);
+        snprintf(folder, sizeof folder, "%s", path_of("run", ""));
+        mkdir(folder, 0777);
+        for (int step = 8; step < 10; step++) {  // of the last, nothing is finished
+            char of_run[CHECKPOINT_PATH_CHARS];
+            config.max_seq_len = step;
+            checkpoint_path(of_run, folder, CHECKPOINT_MODEL_FILE, step);
+            CHECK_OK(checkpoint_create_model(of_run, &config));
+            if (step == 8) { CHECK_OK(checkpoint_file_rename(of_run)); }
+        }
+        CHECK_OK(checkpoint_mark_done(folder, 8));
+        CHECK(models_read_config(&config, folder, 0, 0) && config.max_seq_len == 8);
+        CHECK(strcmp(config.kind->name, kinds[i]) == 0);
         CHECK_EQ(truncate(path, 2000), 0);
         CHECK(!models_read_config(&config, path, 0, 0));
         CHECK(strstr(status_message(), "model.bin: 2000 bytes, but its header asks for ") != NULL);

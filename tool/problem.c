@@ -586,7 +586,18 @@ static Status model_config(ModelConfig* out, const ProblemOptions* options, int3
     bool is_known = models_read_config(out, shape, vocab, options->max_tokens);
     char why[400];
     snprintf(why, sizeof why, "%s", is_known ? "" : status_message());
-    return is_known ? STATUS_OK : FAIL(STATUS_BAD_OPTION, "--model: %s", why);
+    if (!is_known) { return FAIL(STATUS_BAD_OPTION, "--model: %s", why); }
+    if (options->vocab > 0 && out->vocab != options->vocab) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--vocab %d: --model %s has its own, of %d tokens ---> leave --vocab out", options->vocab,
+                    shape, out->vocab);
+    }
+    return out->vocab >= vocab
+               ? STATUS_OK
+               : FAIL(STATUS_MISMATCH,
+                      "--model %s: vocabulary %d, the data has %d ids ---> another --model, or "
+                      "data of this model's tokenizer",
+                      shape, out->vocab, vocab);
 }
 
 Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab) {

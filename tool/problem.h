@@ -53,7 +53,7 @@ typedef struct {
     {"--max-target-tokens", OPTION_INT, offsetof(Type, field.max_target_tokens), NULL, 1, PROBLEM_MAX_TOKENS, NULL, "N", "for lengths of an encoder-decoder model: longer targets are cut to this; default --max-tokens"}, \
     {"--shuffle",      OPTION_INT64,  offsetof(Type, field.shuffle),      NULL, 1, 9e18, NULL, "SEED", "for lengths: shuffle the file's samples first; default: file order"}, \
     {"--costs",        OPTION_STRING, offsetof(Type, field.costs),        NULL, 0, 0,   NULL, "FILE", "for lengths: measured by ./profile_costs; default: an analytic estimate"}, \
-    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: the model, as the trainer's -e: d12 (default), flan-t5:base, ..., a checkpoint *.bin, or a folder of Hugging Face's files"}, \
+    {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: the model, as the trainer's -e: d12 (default), flan-t5:base, ..., a checkpoint *.bin, or the folder of a run or of Hugging Face's files"}, \
     {"--vocab",        OPTION_INT,    offsetof(Type, field.vocab),        NULL, 1, 1e9, NULL, "N", "for lengths: tokens of the vocabulary; default: the sample files', else GPT-2's or T5's own"}, \
     {"--rank-speed",   OPTION_STRING, offsetof(Type, field.rank_speed),   NULL, 0, 0,   NULL, "S,S,..", "speed of every rank (rank = replica * stages + stage), 1: as in the costs; 0.7: jobs take 1/0.7 times as long"}, \
     {"--rank-memory",  OPTION_STRING, offsetof(Type, field.rank_memory),  NULL, 0, 0,   NULL, "B,B,..", "memory of every rank in bytes (K, M, G: powers of 1024); 0: --memory-limit"}, \

@@ -45,5 +45,19 @@ python3 - "$work/llmc.bin" <<'EOF'
 import struct, sys
 open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, 4096, *[0] * 253) + struct.pack("<4096H", *[50000] * 4096))
 EOF
+# Of a small vocabulary they train where each id is the model's, and their end, which is none, is not exported.
+small_tokens() {  # largest id
+    python3 - "$work/small.bin" "$1" <<'EOF'
+import random, struct, sys
+open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, 4096, *[0] * 253) + struct.pack("<4096H", int(sys.argv[2]), *random.Random(1).choices(range(256), k=4095)))
+EOF
+}
+small="-i $work/small.bin -j $work/small.bin -e $work/model/model_00000001.bin -t 64 -d 512 -x 1 -m 8 -v 1 -s 0"
+small_tokens 257
+refuses "model_00000001.bin: vocabulary 257, the data has 258 ids" "llm.c's tokens beyond the model's" 1 $small
+small_tokens 256
+run small-tokens 2 $small --stages 2 --export-hf "$work/small.hf" && grep -q "small.bin: its ids, at most 256, are taken for those of the model's vocabulary of 257" "$work/small-tokens.log" &&
+    grep -q '"vocab_size": 257' "$work/small.hf/config.json" && ! grep -q '_token_id' "$work/small.hf/config.json"
+ok $? "llm.c's tokens of a small vocabulary: $(tail -2 "$work/small-tokens.log" | head -1)"
 refuses "llmc.bin has 50257" "validation data of another vocabulary" 1 -i "$work/data/train.bin" -j "$work/llmc.bin" -e l2c32h4 -t 64 -x 1
 finish

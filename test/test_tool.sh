@@ -252,8 +252,10 @@ tool plan $lengths --stages 2 --batch-tokens 2000 --model test/golden/hf_llama -
     tool plan $lengths --stages 2 --batch-tokens 2000 --model llama:l2c16h4g2k8f20 --vocab 50 --text "$work/shape.txt" && cmp -s "$work/hf.txt" "$work/shape.txt"
 ok $? "a folder of a Llama is planned as its shape"
 refuses 2 "--vocab 51: --model test/golden/hf_llama has its own, of 50 tokens" plan $lengths --stages 2 --model test/golden/hf_llama --vocab 51
-python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<256i", 20240520, 1, 4, *[0] * 253) + struct.pack("<4H", 50256, 1, 2, 3))' >"$work/tokens.bin"
-refuses 1 "--model test/golden/hf_llama: vocabulary 50, the data has 50257 ids" plan "$work/tokens.bin" --stages 2 --model test/golden/hf_llama
+llmc_tokens() { python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<256i", 20240520, 1, 4, *[0] * 253) + struct.pack("<4H", int(sys.argv[1]), 1, 2, 3))' "$1"; }
+llmc_tokens 49 >"$work/tokens.bin" && tool plan "$work/tokens.bin" --stages 2 --model test/golden/hf_llama; ok $? "llm.c's tokens of a smaller vocabulary"
+llmc_tokens 50 >"$work/tokens.bin"
+refuses 1 "--model test/golden/hf_llama: vocabulary 50, the data has 51 ids" plan "$work/tokens.bin" --stages 2 --model test/golden/hf_llama
 timeout 60 "$build/profile_costs" --model test/golden/hf_gpt2_like --tokens 32 --seconds 0.5 --out "$work/like" >"$work/profile.log" 2>&1 &&
     tool plan $lengths --max-tokens 32 --stages 2 --batch-tokens 2000 --costs "$work/like" --model test/golden/hf_gpt2_like
 ok $? "a folder of a GPT-2 with a head and a width of its own: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"

@@ -581,7 +581,7 @@ static Status take_signature(ModelConfig* config, const char* path, int32_t give
     return status;
 }
 
-static Status model_config(ModelConfig* out, const ProblemOptions* options, int32_t vocab) {
+static Status model_config(ModelConfig* out, const ProblemOptions* options, int32_t vocab, int32_t num_ids) {
     const char* shape = options->model != NULL ? options->model : "d12";
     bool is_known = models_read_config(out, shape, vocab, options->max_tokens);
     char why[400];
@@ -592,17 +592,17 @@ static Status model_config(ModelConfig* out, const ProblemOptions* options, int3
                     "--vocab %d: --model %s has its own, of %d tokens ---> leave --vocab out", options->vocab,
                     shape, out->vocab);
     }
-    return out->vocab >= vocab
+    return out->vocab >= num_ids
                ? STATUS_OK
                : FAIL(STATUS_MISMATCH,
                       "--model %s: vocabulary %d, the data has %d ids ---> another --model, or "
                       "data of this model's tokenizer",
-                      shape, out->vocab, vocab);
+                      shape, out->vocab, num_ids);
 }
 
-Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab) {
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab, int32_t num_ids) {
     ModelConfig config;
-    TRY(model_config(&config, options, options->vocab > 0 ? options->vocab : vocab));
+    TRY(model_config(&config, options, options->vocab > 0 ? options->vocab : vocab, num_ids));
     if (options->costs != NULL && options->model != NULL) {
         TRY(take_signature(&config, options->costs, options->vocab));
     }
@@ -653,11 +653,12 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
 
 // --- lengths of sample files -------------------------------------------------------------------------------
 
-// The vocabulary size in the headers: the trainer gives a new model that many.
-static Status problem_samples_vocab(int32_t* out, const char* pattern) {
+// The vocabulary size in the headers: the trainer gives a new model that many; and the ids that there are.
+static Status problem_samples_vocab(int32_t* out, int32_t* num_ids, const char* pattern) {
     SampleShards shards;
     TRY(sample_shards_open(&shards, pattern, 0));
     *out = shards.known->vocab;
+    for (int32_t f = 0; f < shards.num_files; f++) { *num_ids = most(*num_ids, shards.files[f].num_ids); }
     sample_shards_close(&shards);
     return STATUS_OK;
 }
@@ -860,10 +861,10 @@ static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, co
                             const ProblemOptions* options, Arena* arena) {
     CostModel* costs;
     Lengths* lengths;
-    int32_t vocab = 0, num;
+    int32_t vocab = 0, num_ids = 0, num;
     ARENA_TRY_NEW(costs, arena, CostModel, 1);
-    if (text == NULL) { TRY(problem_samples_vocab(&vocab, path)); }
-    TRY(problem_csv_costs(costs, options, vocab));
+    if (text == NULL) { TRY(problem_samples_vocab(&vocab, &num_ids, path)); }
+    TRY(problem_csv_costs(costs, options, vocab, num_ids));
     if (text != NULL) { return problem_csv_parse(out, text, num_bytes, path, options, costs, arena); }
     TRY(problem_samples_lengths(&lengths, &num, path, options, costs->chain.num_dec_layers > 0, arena));
     return of_lengths(out, path, lengths, num, true, options, costs, arena);

@@ -67,8 +67,9 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
 Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena);
 
 // --costs and --model, or an analytic estimate. `vocab`: the data's vocabulary size, which the trainer
-// gives a new model; 0: unknown, use the default of the model kind. --vocab overrides it.
-Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab);
+// gives a new model; 0: unknown, use the default of the model kind. --vocab overrides it. num_ids: every
+// token id is below it, and the model's vocabulary must not be.
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab, int32_t num_ids);
 
 // Memory limit of each rank, model state included; 0: no limit.
 int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);

@@ -556,10 +556,17 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
 
 static void check_fits(Trainer* t, ModelConfig* config, const char* path) {
     const char* tail = checkpoint_path_tail(path);
-    if (config->vocab < t->info.vocab) {
+    // llm.c's token files may be of a smaller vocabulary than they say; a decoder would start with their end
+    const long long num_ids = config->kind->has_decoder ? t->info.vocab : (long long)t->info.num_ids;
+    if (config->vocab < num_ids) {
         die(t,
-            "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
-            tail, config->vocab, t->info.vocab);
+            "-e %.80s: vocabulary %d, the data has %lld ids ---> another -e, or data of this model's "
+            "tokenizer",
+            tail, config->vocab, num_ids);
+    }
+    if (config->vocab < t->info.vocab && t->is_main) {
+        printf("-i %s: its ids, at most %lld, are taken for those of the model's vocabulary of %d\n",
+               t->flags.train_pattern, num_ids - 1, config->vocab);
     }
     // positions are parameters of GPT-2's, angles of Llama's, distances of T5's
     if (config->kind->positions != 0 && config->max_seq_len < t->flags.seq_tokens) {
@@ -620,7 +627,7 @@ static Status check_tokenizer(const Trainer* t, const char* path) {
 // Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
 // unlearn them, and without padding in the data the decoder has no start token. Chat models end answers with
 // a token of their own, which a decoder-only model's data need not have: export_hf().
-static void check_tokens_fit(Trainer* t, const char* path) {
+static void check_tokens_fit(Trainer* t, const char* path, bool has_end) {
     int pad = t->info.pad_token, eot = t->info.eot_token;
     const HfConfig* like = &t->like;
     if (!t->has_like) { return; }
@@ -631,7 +638,7 @@ static void check_tokens_fit(Trainer* t, const char* path) {
             checkpoint_path_tail(path), like->start_token);
     }
     bool other_start = t->kind->has_decoder && like->start_token != pad;
-    bool other_end = like->ends.num > 0 && !token_ends_has(&like->ends, eot);
+    bool other_end = has_end && like->ends.num > 0 && !token_ends_has(&like->ends, eot);
     if ((!other_start && !other_end) || !t->is_main) { return; }
     if (!t->kind->has_decoder) {
         fprintf(
@@ -650,14 +657,16 @@ static void check_tokens_fit(Trainer* t, const char* path) {
 
 // Chat models have several ends, which a run keeps beside its checkpoints; one that never met the data's has
 // learned it instead of its own.
-static void find_ends(Trainer* t, const char* path) {
+static void find_ends(Trainer* t, const char* path, bool has_end) {
     char folder[CHECKPOINT_PATH_CHARS];
     if (t->has_like) {
         t->ends = t->like.ends;
     } else if (!hf_ends_read(&t->ends, folder_of(path, folder))) {
         die(t, "%s", status_message());
     }
-    if (!token_ends_has(&t->ends, t->info.eot_token)) { t->ends = (TokenEnds){{t->info.eot_token}, 1}; }
+    if (has_end && !token_ends_has(&t->ends, t->info.eot_token)) {
+        t->ends = (TokenEnds){{t->info.eot_token}, 1};
+    }
 }
 
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
@@ -777,8 +786,9 @@ static ModelSource build_model(Trainer* t) {
     t->has_like = source == MODEL_HF;
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_fits(t, &config, path);
-    check_tokens_fit(t, path);
-    find_ends(t, path);
+    const bool has_end = t->info.eot_token < config.vocab;  // the data, one that the model knows
+    check_tokens_fit(t, path, has_end);
+    find_ends(t, path, has_end);
     agree(t, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
     const ModelPart part = choose_part(t, &config);
     model_init_part(&t->model, &config, &part, t->ops);
@@ -857,7 +867,7 @@ static void resplit(Trainer* t) {
 // The tokens of config.json: of the first files, for a new model of the data.
 static HfConfig config_to_export(const Trainer* t) {
     HfConfig out = t->has_like ? t->like : hf_config_of_model(&t->model.config, NULL);
-    int pad = t->info.pad_token, eot = t->info.eot_token;
+    int pad = t->info.pad_token, eot = t->info.eot_token < out.shape.vocab ? t->info.eot_token : HF_NO_TOKEN;
     // what the model has learned to end with; with the first files' token generate() would never stop
     if (!t->kind->has_decoder || !t->has_like) { out.ends = t->ends; }
     if (t->has_like) { return out; }

@@ -319,7 +319,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     const ProblemOptions* options = &both[num_bytes % 2];
     CostModel* costs = &costs_of[num_bytes % 2];
     static Arena arena;
-    REQUIRE(costs->chain.num_enc_layers > 0 || problem_csv_costs(costs, options, 0) == STATUS_OK);
+    REQUIRE(costs->chain.num_enc_layers > 0 || problem_csv_costs(costs, options, 0, 0) == STATUS_OK);
     const char* text = (const char*)data;
     bool json = num_bytes > 0 && text[0] == '{';
     Status status = json ? problem_json_parse(&problem, text, num_bytes, "fuzz.json", &arena)

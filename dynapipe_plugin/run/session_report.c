@@ -52,12 +52,10 @@ void session_account_warn(const Dynapipe* dp) {
 // The span of every instruction of my list, in its order.
 static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
     const TraceRank* trace = executor_trace(dp->executor);
-    int32_t num_instrs = dp->now->plan.ranks[dp->transport.rank].num_instrs, *event_of;
-    TRY(trace_match(&event_of, &dp->now->plan, trace, arena));
+    int32_t num_instrs = dp->now->plan.ranks[dp->transport.rank].num_instrs;
     ARENA_TRY_NEW(*out, arena, SessionSpan, num_instrs);
     for (int32_t i = 0; i < num_instrs; i++) {
-        if (event_of[i] < 0) { continue; }
-        const TraceEvent* event = &trace->events[event_of[i]];
+        const TraceEvent* event = &trace->events[i];
         (*out)[i] = (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
     }
     return STATUS_OK;
@@ -479,7 +477,8 @@ static Status write_trace_file(const Dynapipe* dp, int32_t step, const Collectiv
     ARENA_TRY_NEW(ranks, arena, TraceRank, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {
         if (all[r].num_bytes >= sizeof *ranks) { memcpy(&ranks[r], all[r].data, sizeof *ranks); }
-        if (all[r].num_bytes != sizeof *ranks + (size_t)ranks[r].num_events * sizeof(TraceEvent)) {
+        if (ranks[r].num_events < dp->now->plan.ranks[r].num_instrs ||
+            all[r].num_bytes != sizeof *ranks + (size_t)ranks[r].num_events * sizeof(TraceEvent)) {
             return FAIL(STATUS_BAD_FORMAT,
                         "trace: the record of rank %d is damaged ---> run the same build "
                         "everywhere",

@@ -35,47 +35,6 @@ double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
 }
 
-// --- instructions and their events -------------------------------------------------------------------------
-
-// By kind, chunk and microbatch.
-typedef struct {
-    int64_t key;
-    int32_t event;
-} Keyed;
-
-static int compare_keys(const void* a, const void* b) {
-    int64_t x = ((const Keyed*)a)->key, y = ((const Keyed*)b)->key;
-    return (x > y) - (x < y);
-}
-
-static int64_t key_of(const Plan* plan, const PlanInstr* instr) {
-    int64_t row = plan_instr_row(&plan->placement, plan->P, instr);
-    return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + instr->mb + 1;
-}
-
-Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace, Arena* arena) {
-    const PlanRank* list = &plan->ranks[trace->rank];
-    Keyed* events;
-    int32_t num_events = 0;
-    ARENA_TRY_NEW(events, arena, Keyed, trace->num_events);
-    ARENA_TRY_NEW(*event_of, arena, int32_t, list->num_instrs);
-    for (int32_t i = 0; i < trace->num_events; i++) {
-        const TraceEvent* e = &trace->events[i];
-        if (e->kind >= INSTR_COUNT) { continue; }
-        PlanInstr instr = {
-            .kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .mb = e->mb, .peer = e->peer};
-        events[num_events++] = (Keyed){key_of(plan, &instr), i};
-    }
-    qsort(events, (size_t)num_events, sizeof *events, compare_keys);
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        const Keyed wanted = {key_of(plan, &list->instrs[i]), 0};
-        const Keyed* found =
-            (const Keyed*)bsearch(&wanted, events, (size_t)num_events, sizeof *events, compare_keys);
-        (*event_of)[i] = found != NULL ? found->event : -1;
-    }
-    return STATUS_OK;
-}
-
 // --- jobs ------------------------------------------------------------------------------------------------
 
 static double sum_of(const double* term, int32_t num) {
@@ -128,7 +87,6 @@ static Status reserve(TraceJobs* jobs) {
     return jobs->room != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory to measure jobs");
 }
 
-// Jobs run in the order of the list, so the n-th event of a job is the n-th job instruction.
 Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace, const CostModel* costs,
                       const Machine* machine) {
     const PlanRank* rank = &plan->ranks[trace->rank];
@@ -144,15 +102,10 @@ Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace,
         has[(int64_t)instr->chunk * plan->M + instr->mb] |=
             (uint8_t)(1 << plan_instr_job((InstrKind)instr->kind));
     }
-    for (int32_t i = 0, e = 0; i < rank->num_instrs && status == STATUS_OK; i++) {
+    for (int32_t i = 0; i < rank->num_instrs && status == STATUS_OK; i++) {
         const PlanInstr* instr = &rank->instrs[i];
+        const TraceEvent* event = &trace->events[i];
         if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-        while (e < trace->num_events && !plan_instr_is_job((InstrKind)trace->events[e].kind)) { e++; }
-        const TraceEvent* event = &trace->events[e++];
-        if (e > trace->num_events || event->kind != instr->kind || event->mb != instr->mb ||
-            event->chunk != instr->chunk) {
-            break;
-        }
         const uint8_t others = has[(int64_t)instr->chunk * plan->M + instr->mb];
         const bool is_share = instr->chunk >= K;
         JobKind kind = plan_instr_job((InstrKind)instr->kind);
@@ -260,17 +213,18 @@ static int64_t message_bytes(const CostModel* costs, const Placement* placement,
 
 void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace, const CostModel* costs,
                      const Machine* machine, bool knows_when) {
+    const PlanRank* list = &plan->ranks[trace->rank];
     links->step_ns += (double)(trace->end_ns - trace->begin_ns);
-    for (int32_t i = 0; i < trace->num_events; i++) {
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
         const TraceEvent* event = &trace->events[i];
-        PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
         PlanMessage message;
-        bool sends = event->kind < INSTR_COUNT && plan_instr_is_send(event->kind) &&
-                     plan_message_of(&message, &plan->placement, plan->P, &instr);
-        bool to_next = event->peer == trace->rank + 1, is_near = to_next || event->peer == trace->rank - 1;
+        bool sends =
+            plan_instr_is_send(instr->kind) && plan_message_of(&message, &plan->placement, plan->P, instr);
+        bool to_next = instr->peer == trace->rank + 1, is_near = to_next || instr->peer == trace->rank - 1;
         if (!sends || !is_near) { continue; }
         double latency_ns, bytes_per_ns;
-        int64_t num_bytes = message_bytes(costs, &plan->placement, message, &plan->mbs[event->mb].shape);
+        int64_t num_bytes = message_bytes(costs, &plan->placement, message, &plan->mbs[instr->mb].shape);
         if (num_bytes == 0 || !trace_links_expected(&latency_ns, &bytes_per_ns, costs, machine,
                                                     trace->rank - (to_next ? 0 : 1))) {
             continue;
@@ -546,19 +500,17 @@ static void put_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
         (long long)((row * PLAN_MESSAGE_KINDS + message.kind) * 2 + w->process - 1));
 }
 
-// By the times at which `rank` ran the jobs of its list; nothing where it ran others.
-static Status put_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
+// By the times at which `rank` ran the jobs of its list.
+static Status put_memory(TraceWriter* w, const TraceRank* rank, Arena* arena) {
     PlanRank list = w->plan->ranks[rank->rank];
     PlanInstr* instrs;
     MemoryCurve curve = {0};
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
     for (int32_t i = 0; i < list.num_instrs; i++) {
         instrs[i] = list.instrs[i];
-        instrs[i].begin_ns = instrs[i].end_ns = 0;
-        if (!plan_instr_is_job((InstrKind)instrs[i].kind)) { continue; }
-        if (event_of[i] < 0) { return STATUS_OK; }
-        instrs[i].begin_ns = rank->events[event_of[i]].begin_ns;
-        instrs[i].end_ns = rank->events[event_of[i]].end_ns;
+        bool is_job = plan_instr_is_job((InstrKind)instrs[i].kind);
+        instrs[i].begin_ns = is_job ? rank->events[i].begin_ns : 0;
+        instrs[i].end_ns = is_job ? rank->events[i].end_ns : 0;
     }
     list.instrs = instrs;
     TRY(memory_curve_make(&curve, &list, MEMORY_BUFFERS, arena));
@@ -585,36 +537,34 @@ static int compare_begins(const void* a, const void* b) {
 static Status put_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
     const PlanRank* list = &w->plan->ranks[rank->rank];
     const TraceEvent** order;
-    int64_t *lane_ends_ns[NUM_SIDES], *planned_ns;
-    int32_t num_lanes[NUM_SIDES] = {0}, *event_of;
+    int64_t* lane_ends_ns[NUM_SIDES];
+    int32_t num_lanes[NUM_SIDES] = {0};
     ARENA_TRY_NEW(order, arena, const TraceEvent*, rank->num_events);
-    ARENA_TRY_NEW(planned_ns, arena, int64_t, rank->num_events);
     for (int side = 0; side < NUM_SIDES; side++) {
         ARENA_TRY_NEW(lane_ends_ns[side], arena, int64_t, rank->num_events);
     }
-    TRY(trace_match(&event_of, w->plan, rank, arena));
-    for (int32_t i = 0; i < rank->num_events; i++) {
-        order[i] = &rank->events[i];
-        planned_ns[i] = -1;
-    }
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        bool is_planned = event_of[i] >= 0 && !plan_instr_is_wait(list->instrs[i].kind);
-        if (is_planned) { planned_ns[event_of[i]] = list->instrs[i].end_ns - list->instrs[i].begin_ns; }
-    }
+    for (int32_t i = 0; i < rank->num_events; i++) { order[i] = &rank->events[i]; }
     qsort(order, (size_t)rank->num_events, sizeof *order, compare_begins);
     for (int32_t i = 0; i < rank->num_events; i++) {
         const TraceSide side = side_of(order[i]->kind);
+        const bool is_wait = plan_instr_is_wait(order[i]->kind);
+        const int64_t idx = order[i] - rank->events;
+        int64_t planned_ns = -1;
         int32_t lane = 0;
+        if (is_wait && w->process == PROCESS_PREDICTED) { continue; }
+        if (idx < list->num_instrs && !is_wait) {
+            planned_ns = list->instrs[idx].end_ns - list->instrs[idx].begin_ns;
+        }
         while (lane < num_lanes[side] && lane_ends_ns[side][lane] > order[i]->begin_ns) { lane++; }
         if (lane == num_lanes[side] && num_lanes[side]++ < TIDS_OF_SIDE) {
             put_lane(w, rank->rank, side, lane);
         }
         lane_ends_ns[side][lane] = order[i]->end_ns;
         int32_t tid = tid_of(rank->rank, side, lane);
-        put_event(w, rank->rank, tid, order[i], planned_ns[order[i] - rank->events]);
+        put_event(w, rank->rank, tid, order[i], planned_ns);
         put_arrow(w, tid, order[i]);
     }
-    return put_memory(w, rank, event_of, arena);
+    return put_memory(w, rank, arena);
 }
 
 static Status put_predicted(TraceWriter* w, Arena* arena) {
@@ -623,13 +573,12 @@ static Status put_predicted(TraceWriter* w, Arena* arena) {
     put_name(w, "process_name", TID_STEPS, "predicted");
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         const PlanRank* list = &plan->ranks[r];
-        TraceRank rank = {.rank = r};
+        TraceRank rank = {.rank = r, .num_events = list->num_instrs};
         ARENA_TRY_NEW(rank.events, arena, TraceEvent, list->num_instrs);
         for (int32_t i = 0; i < list->num_instrs; i++) {
             const PlanInstr* instr = &list->instrs[i];
-            if (plan_instr_is_wait(instr->kind)) { continue; }
-            rank.events[rank.num_events++] = (TraceEvent){
-                instr->kind, instr->chunk, instr->mb, instr->peer, instr->begin_ns, instr->end_ns, 0};
+            rank.events[i] = (TraceEvent){instr->kind,     instr->chunk,  instr->mb, instr->peer,
+                                          instr->begin_ns, instr->end_ns, 0};
         }
         TRY(put_rank(w, &rank, arena));
     }

@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     int32_t rank;
     int32_t num_events;
-    TraceEvent* events;        // in the order they were started
+    TraceEvent* events;        // one of each instruction of the rank's list, in its order, then others
     int64_t begin_ns, end_ns;  // of the step; same clock as the events
     int64_t busy_ns;           // inside jobs
     int64_t wait_ns;           // jobs, and waits for transfers
@@ -43,10 +43,6 @@ const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
 
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
-
-// The event of each instruction of plan->ranks[trace->rank], -1: it has none. The list is in its own order,
-// events are in that in which they began; every instruction is in a list once.
-Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace, Arena* arena);
 
 // --- jobs ------------------------------------------------------------------------------------------------
 // The jobs of some steps as a rank measured them, with the terms of the cost model for each (for refits).

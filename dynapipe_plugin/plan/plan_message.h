@@ -60,9 +60,6 @@ static inline InstrKind plan_job_instr(uint8_t job_kind) {
 // A chunk, or a share with some units of the head.
 bool plan_has_row(const Placement* placement, int32_t P, int32_t row);
 
-// Are all chunks on existing stages? For functions that take unchecked plans.
-bool plan_placement_is_sane(const Placement* placement, int32_t P);
-
 // false: a job, or a transfer that this placement does not have. `instr` of any rank.
 bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr);
 

@@ -46,7 +46,7 @@ typedef struct {
     int64_t grad_bytes;            // of a share: its part
     int64_t fact_bytes;            // its factors
     uint8_t transfer[LINK_COUNT];  // TransferState
-    bool present, has_own, has_wgt, has_rec;
+    bool has_own, has_wgt, has_rec;
 } RowState;
 
 struct Executor {
@@ -113,15 +113,11 @@ bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head) {
 }
 
 // Fills the members under "of the step in progress": the models of this rank's rows are in the order in which
-// they were given. STATUS_INVALID_PLAN: another number of ranges, or a head that the model cannot share.
-static Status executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
+// they were given.
+static void executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
     const int32_t K = placement->num_chunks;
     int16_t num_places[PLAN_MAX_STAGES] = {0};
     int32_t num_mine = 0;
-    if (!plan_placement_is_sane(placement, num_stages)) {
-        return FAIL(STATUS_INVALID_PLAN, "rank %d: a placement of %d chunks on %d stages that is none",
-                    (int)ex->rank, (int)K, (int)num_stages);
-    }
     ex->placement = placement;
     ex->num_stages = num_stages;
     ex->stage = ex->rank % num_stages;
@@ -137,29 +133,10 @@ static Status executor_place(Executor* ex, const Placement* placement, int32_t n
         if (num_places[s] > ex->most_places) { ex->most_places = num_places[s]; }
         if (s != ex->stage && (r < K || placement->stage_of[K - 1] != ex->stage)) { continue; }
         Row* row = add_row(ex, r, s);
-        if (row->is_mine && num_mine < ex->num_ranges) {
-            row->api = ex->ranges[num_mine].api;
-            row->model = ex->ranges[num_mine].model;
-        } else if (!row->is_mine) {
-            row->api = ex->rows[row->prev].api;
-            row->model = ex->rows[row->prev].model;
-        }
+        row->api = row->is_mine ? ex->ranges[num_mine].api : ex->rows[row->prev].api;
+        row->model = row->is_mine ? ex->ranges[num_mine].model : ex->rows[row->prev].model;
         num_mine += row->is_mine;
     }
-    if (num_mine != ex->num_ranges) {
-        return FAIL(STATUS_INVALID_PLAN, "rank %d: the plan has %d pieces of the model here, %d are attached",
-                    (int)ex->rank, (int)num_mine, (int)ex->num_ranges);
-    }
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        if ((row->is_share || row->feeds) && !executor_can_share(row->api, (HeadSplit)placement->head)) {
-            return FAIL(STATUS_INVALID_PLAN,
-                        "rank %d: the model %s cannot share its head like this: no part_bytes, factor_bytes, "
-                        "combine, or, by vocabulary, backward_weights ---> --head whole",
-                        (int)ex->rank, row->api->name);
-        }
-    }
-    return STATUS_OK;
 }
 
 void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
@@ -258,8 +235,8 @@ static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t
     return (mb * ex->most_places + ex->place_of[row]) * 3 + message_kind;
 }
 
-// What an instruction is about as this rank sees it: a row (-1: this rank has none), and of a transfer or
-// wait a link of it, with the tag of the row whose input it is.
+// What an instruction is about as this rank sees it: a row, and of a transfer or wait a link of it, with the
+// tag of the row whose input it is.
 typedef struct {
     int32_t idx;
     Link link;
@@ -271,13 +248,9 @@ static End end_of(const Executor* ex, const PlanInstr* instr) {
     static const Link links[PLAN_MESSAGE_KINDS][2] = {
         {LINK_IN, LINK_OUT}, {LINK_DOUT, LINK_DIN}, {LINK_FACT, LINK_FACT}};
     PlanMessage message;
-    End end = {-1, LINK_IN, 0, !plan_instr_is_recv(instr->kind)};
-    if (instr->chunk < 0 || instr->chunk >= ex->placement->num_chunks + ex->num_stages) { return end; }
-    int32_t idx = ex->idx_of[instr->chunk];
-    if (instr->kind <= INSTR_REC) {
-        end.idx = idx;
-    } else if (plan_message_of(&message, ex->placement, ex->num_stages, instr)) {
-        end.idx = message_idx(ex, message, idx);
+    End end = {ex->idx_of[instr->chunk], LINK_IN, 0, !plan_instr_is_recv(instr->kind)};
+    if (plan_message_of(&message, ex->placement, ex->num_stages, instr)) {
+        end.idx = message_idx(ex, message, end.idx);
         end.link = links[message.kind][end.is_send];
         end.tag = executor_tag(ex, instr->mb, message.row, message.kind);
     }
@@ -328,7 +301,7 @@ static unsigned char* link_data(const Executor* ex, int32_t idx, int32_t mb, Lin
     return begin == NULL ? NULL : begin + place.at_bytes;
 }
 
-// === checks of a rank's list against its models, before anything is sent ===
+// === checks of a rank's list against its models, before anything is sent (plan_check has passed it) ===
 
 #define X(name, text) text,
 static const char* const buffer_text[] = {BUFFER_LIST(X)};
@@ -338,13 +311,8 @@ static TransferName name_of(const PlanInstr* instr) {
     return (TransferName){instr->kind, instr->chunk, instr->mb};
 }
 
-static Status executor_fail(const Executor* ex, const PlanInstr* instr, const char* why) {
-    return FAIL(STATUS_INVALID_PLAN, "rank %d: %s: %s", (int)ex->rank,
-                TRANSFER_WORDS(&ex->transfers, name_of(instr)), why);
-}
-
 // --- buffers ---------------------------------------------------------------------------------------------
-static Status place_buffers(Executor* ex, const PlanRank* rank, int32_t M) {
+static Status place_buffers(Executor* ex, const PlanRank* rank) {
     const ExecutorStep* step = ex->step;
     ex->scratch = NULL;
     ex->scratch_bytes = 0;
@@ -357,25 +325,14 @@ static Status place_buffers(Executor* ex, const PlanRank* rank, int32_t M) {
     }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         const PlanBuffer* b = &rank->buffers[i];
-        const bool is_scratch = b->kind == BUFFER_SCRATCH,
-                   is_row = b->chunk >= 0 && b->chunk < ex->placement->num_chunks + ex->num_stages;
-        const int32_t idx = is_row ? ex->idx_of[b->chunk] : -1;
-        if (b->kind >= BUFFER_COUNT || (!is_scratch && (b->mb < 0 || b->mb >= M || idx < 0)) ||
-            b->offset_bytes < 0 || b->num_bytes < 0 || b->offset_bytes > rank->arena_bytes - b->num_bytes ||
-            b->offset_bytes % PLAN_BUFFER_ALIGN != 0) {
-            return FAIL(
-                STATUS_INVALID_PLAN,
-                "rank %d: buffer %d (kind %d, chunk %d, mb %d) lies outside the arena, or its chunk is "
-                "elsewhere",
-                (int)ex->rank, (int)i, (int)b->kind, (int)b->chunk, (int)b->mb);
-        }
         unsigned char* place = (unsigned char*)step->arena + b->offset_bytes;
-        if (is_scratch) {
+        if (b->kind == BUFFER_SCRATCH) {
             ex->scratch = place;
             ex->scratch_bytes = b->num_bytes;
         } else {
-            executor_state(ex, idx, b->mb)->buffer[b->kind] = place;
-            executor_state(ex, idx, b->mb)->buffer_bytes[b->kind] = b->num_bytes;
+            RowState* state = executor_state(ex, ex->idx_of[b->chunk], b->mb);
+            state->buffer[b->kind] = place;
+            state->buffer_bytes[b->kind] = b->num_bytes;
         }
     }
     return STATUS_OK;
@@ -407,10 +364,6 @@ static Status need_kept(const Executor* ex, const PlanInstr* instr, int32_t idx)
     const Row* row = &ex->rows[idx];
     PlanInstr first = *instr;
     first.mb = plan_first_piece(ex->step->plan, instr->mb);
-    if (row->api->kept_bytes == NULL) {
-        return executor_fail(ex, instr,
-                             "a piece of a sample, but the model has no kept_bytes() ---> --slices off");
-    }
     for (int is_gradient = 0; is_gradient < 2; is_gradient++) {
         TRY(need_buffer(ex, &first, idx, is_gradient ? BUFFER_DKEPT : BUFFER_KEPT,
                         row->api->kept_bytes(row->model, executor_batch(ex, idx, instr->mb), is_gradient)));
@@ -456,54 +409,12 @@ static Status check_buffers(const Executor* ex, const PlanInstr* instr) {
 }
 
 // --- all of it -------------------------------------------------------------------------------------------
-// A microbatch that the list has: the plan was made for this batch. Lengths of all rows, since each looks at
-// its neighbours'.
-static Status meet_batch(Executor* ex, int32_t m, const DynapipeBatch* b) {
-    const MbShape* shape = &ex->step->plan->mbs[m].shape;
-    const int64_t has[] = {b->num_seqs,        b->num_tokens, b->num_dec_tokens, b->num_squares,
-                           b->num_dec_squares, b->num_cross,  b->num_rows,       b->num_prefix};
-    const int64_t planned[] = {shape->num_seqs,          shape->enc_tokens,     shape->dec_tokens,
-                               shape->enc_squares,       shape->dec_squares,    shape->cross_products,
-                               shape->supervised_tokens, shape->prefix_products};
-    if (executor_state(ex, 0, m)->present) { return STATUS_OK; }
-    if (memcmp(has, planned, sizeof has) != 0) {
-        return FAIL(
-            STATUS_INVALID_PLAN,
-            "rank %d: mb %d: a batch of %lld sequences, %lld + %lld tokens and %lld rows; in the plan it has "
-            "%lld, %lld + %lld and %lld, or other lengths",
-            (int)ex->rank, (int)m, (long long)has[0], (long long)has[1], (long long)has[2], (long long)has[6],
-            (long long)planned[0], (long long)planned[1], (long long)planned[2], (long long)planned[6]);
-    }
+// Lengths of all rows, since each looks at its neighbours'.
+static void meet_batch(Executor* ex, int32_t m, const DynapipeBatch* b) {
     for (int32_t i = 0; i < ex->num_rows; i++) {
         executor_measure(ex, i, b, executor_state(ex, i, m));
         if (!ex->rows[i].is_share && plan_has_piece(ex->step->plan, m)) { executor_keep(ex, i, m, b); }
-        executor_state(ex, i, m)->present = true;
     }
-    return STATUS_OK;
-}
-
-static Status meet_instr(Executor* ex, const PlanInstr* instr, int32_t M) {
-    const ExecutorStep* step = ex->step;
-    if (instr->kind >= INSTR_COUNT || instr->mb < 0 || instr->mb >= M) {
-        return FAIL(STATUS_INVALID_PLAN, "rank %d: an instruction of kind %d, mb %d", (int)ex->rank,
-                    (int)instr->kind, (int)instr->mb);
-    }
-    const int32_t idx = end_of(ex, instr).idx, peer_stage = instr->peer - ex->first_rank;
-    if (idx < 0 || (instr->kind > INSTR_REC && (peer_stage < 0 || peer_stage >= ex->num_stages))) {
-        return executor_fail(ex, instr, "this rank has no such chunk, or its peer is not the rank of one");
-    }
-    const Row* row = &ex->rows[idx];
-    const DynapipeBatch* batch = step->batches[instr->mb];
-    if (batch == NULL) { return executor_fail(ex, instr, "no batch for it on this rank"); }
-    bool makes_losses =
-        row->is_end || executor_by_rows(ex, row) || (row->feeds && ex->placement->head == HEAD_BY_VOCABULARY);
-    if (makes_losses && batch->num_rows > 0 && (step->losses == NULL || step->losses[instr->mb] == NULL)) {
-        return executor_fail(ex, instr, "nowhere to put its losses");
-    }
-    TRY(meet_batch(ex, instr->mb, batch));
-    executor_state(ex, idx, instr->mb)->has_wgt |= instr->kind == INSTR_WGT;
-    executor_state(ex, idx, instr->mb)->has_rec |= instr->kind == INSTR_REC;
-    return STATUS_OK;
 }
 
 // === calls of the model ===
@@ -730,13 +641,8 @@ static Status run_wait(Executor* ex, const PlanInstr* instr) {
 Status executor_prepare_step(Executor* ex, const ExecutorStep* step, StepClaim* claim) {
     const Plan* plan = step->plan;
     const PlanRank* rank = &plan->ranks[ex->rank];
-    int32_t num_ranks = ex->transfers.transport->num_ranks;
-    if (plan->P < 1 || (int64_t)plan->P * plan->R != num_ranks) {
-        return FAIL(STATUS_INVALID_PLAN, "the plan is for %d stages x %d replicas, %d ranks are running",
-                    (int)plan->P, (int)plan->R, (int)num_ranks);
-    }
     ex->step = step;
-    TRY(executor_place(ex, &plan->placement, plan->P));
+    executor_place(ex, &plan->placement, plan->P);
     int32_t most_mbs = TAG_FORWARD / 3 / ex->most_places;
     if (plan->M >= most_mbs) {
         return FAIL(STATUS_OUT_OF_RANGE,
@@ -744,8 +650,17 @@ Status executor_prepare_step(Executor* ex, const ExecutorStep* step, StepClaim* 
                     (int)plan->M, (int)most_mbs);
     }
     TRY(reserve_states(ex, plan->M));
-    TRY(place_buffers(ex, rank, plan->M));
-    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(meet_instr(ex, &rank->instrs[i], plan->M)); }
+    TRY(place_buffers(ex, rank));
+    for (int32_t m = 0; m < plan->M; m++) {
+        if (step->batches[m] != NULL) { meet_batch(ex, m, step->batches[m]); }
+    }
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        if (instr->kind > INSTR_REC) { continue; }
+        RowState* state = executor_state(ex, ex->idx_of[instr->chunk], instr->mb);
+        state->has_wgt |= instr->kind == INSTR_WGT;
+        state->has_rec |= instr->kind == INSTR_REC;
+    }
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         TRY(check_buffers(ex, instr));
@@ -1077,32 +992,29 @@ static Status pass_wave(const Pass* pass, int32_t wave) {
     return has_groups ? transport->api->group_end(transport->ctx) : STATUS_OK;
 }
 
-static Status pass_open(Pass* pass, Executor* ex, const ExecutorPass* of) {
+static void pass_open(Pass* pass, Executor* ex, const ExecutorPass* of) {
     *pass = (Pass){.ex = ex, .of = of, .infers = of->cache != NULL};
     if (pass->infers) {
         pass->seq_rows = *of->batches;
         pass->seq_rows.num_rows = of->batches->num_seqs;
     }
-    TRY(executor_place(ex, of->placement, of->num_stages));
+    executor_place(ex, of->placement, of->num_stages);
     pass_layout(pass);
-    return STATUS_OK;
 }
 
-Status executor_pass_bytes(int64_t* num_bytes, int64_t* num_cache_bytes, Executor* ex,
-                           const ExecutorPass* of) {
+void executor_pass_bytes(int64_t* num_bytes, int64_t* num_cache_bytes, Executor* ex, const ExecutorPass* of) {
     Pass pass;
-    TRY(pass_open(&pass, ex, of));
+    pass_open(&pass, ex, of);
     *num_bytes = pass.end;
     for (int32_t i = 0; i < ex->num_rows && pass.infers; i++) {
         *num_cache_bytes += cache_bytes(&ex->rows[i], of->cache);
     }
-    return STATUS_OK;
 }
 
 // in and out are empty where the batch has no tokens for the layers on that side (an encoder that is done).
 Status executor_run_pass(Executor* ex, const ExecutorPass* of) {
     Pass pass;
-    TRY(pass_open(&pass, ex, of));
+    pass_open(&pass, ex, of);
     if (pass.end > of->arena_bytes) {
         return FAIL(STATUS_OUT_OF_RANGE, "rank %d: a forward pass needs %lld bytes, the arena has %lld",
                     (int)ex->rank, (long long)pass.end, (long long)of->arena_bytes);

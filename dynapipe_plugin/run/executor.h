@@ -32,7 +32,7 @@ Losses come from the job that ran the head, so from rec where the plan recompute
 executor_loss_rows().
 
 Failures: a buffer smaller than the model asks for (costs of another model) is STATUS_INVALID_PLAN with both
-numbers, before anything is sent (the order of a list is plan_check's); a job's own error is passed on with
+numbers, before anything is sent (all else about a list is plan_check's); a job's own error is passed on with
 the instruction's name; where no transfer moves for timeout_ns, STATUS_COMM names rank, instruction and peer.
 After a failure transfers may still be pending: abort or close the transport before freeing the arena.
 */
@@ -117,8 +117,8 @@ typedef struct {
 } ExecutorPass;
 
 // Bytes of the arena for the largest of these batches, and of this rank's cache (NULL without one).
-Status executor_pass_bytes(int64_t* num_bytes, int64_t* cache_bytes, Executor* executor,
-                           const ExecutorPass* pass);
+void executor_pass_bytes(int64_t* num_bytes, int64_t* cache_bytes, Executor* executor,
+                         const ExecutorPass* pass);
 Status executor_run_pass(Executor* executor, const ExecutorPass* pass);
 
 // The record of the last step or pass; valid until the next.

@@ -40,8 +40,8 @@ static ExecutorPass pass_of(const Generation* g, const DynapipeBatch* batch) {
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-// Decoder-only: prompt and answer are one sequence, as long as the model takes.
-static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes) {
+// Decoder-only: prompt and answer are one sequence, as long as the model takes. Returns what it needs.
+static int64_t size_cache(Generation* g, int32_t num_slots) {
     int32_t together = g->longest_prompt + g->max_tokens, longest = g->dp->run.max_seq_tokens;
     int32_t most = g->longest_prompt > PREFILL_TOKENS ? g->longest_prompt : PREFILL_TOKENS;
     g->cache.num_slots = num_slots;
@@ -60,10 +60,9 @@ static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes)
         batch.num_cross = g->prefill_tokens;
     }
     ExecutorPass pass = pass_of(g, &batch);
-    *total_bytes = 0;
-    TRY(executor_pass_bytes(&g->call_bytes, total_bytes, g->dp->executor, &pass));
-    *total_bytes += g->call_bytes;
-    return STATUS_OK;
+    int64_t cache_bytes = 0;
+    executor_pass_bytes(&g->call_bytes, &cache_bytes, g->dp->executor, &pass);
+    return g->call_bytes + cache_bytes;
 }
 
 // As many slots as fit in every rank's memory. A collective.
@@ -71,11 +70,7 @@ static Status choose_slots(Generation* g) {
     Dynapipe* dp = g->dp;
     int32_t most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
     int32_t num_slots = most < MOST_SLOTS ? most : MOST_SLOTS;
-    int64_t needed_bytes;
-    for (; num_slots > 0; num_slots /= 2) {
-        TRY(size_cache(g, num_slots, &needed_bytes));
-        if (needed_bytes <= session_arena_limit(dp)) { break; }
-    }
+    while (num_slots > 0 && size_cache(g, num_slots) > session_arena_limit(dp)) { num_slots /= 2; }
     double least = -num_slots;
     TRY(session_most(dp, &least));
     g->num_slots = (int32_t)-least;
@@ -84,8 +79,7 @@ static Status choose_slots(Generation* g) {
                     "--memory-limit %lld: not one answer fits ---> raise it, or -s 0 and --answers 0",
                     (long long)dp->options.memory_limit_bytes);
     }
-    TRY(size_cache(g, g->num_slots, &needed_bytes));
-    TRY(session_reserve(dp, needed_bytes));
+    TRY(session_reserve(dp, size_cache(g, g->num_slots)));
     g->cache.memory = (unsigned char*)dp->memory + g->call_bytes;
     return STATUS_OK;
 }

@@ -215,7 +215,8 @@ static ExecutorPass eval_pass(const Dynapipe* dp, const DynapipeBatch* batches, 
 }
 
 // Bytes of a forward pass with all tokens in one sequence and supervised: the largest for that many tokens.
-static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_tokens) {
+static int64_t forward_bytes(const Dynapipe* dp, int32_t num_tokens) {
+    int64_t num_bytes;
     int32_t num_targets = target_tokens(dp, num_tokens);
     DynapipeBatch batch = {
         .num_seqs = 1,
@@ -229,7 +230,8 @@ static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_
         .num_cross = (int64_t)num_tokens * num_targets,
     };
     ExecutorPass pass = eval_pass(dp, &batch, 1);
-    return executor_pass_bytes(num_bytes, NULL, dp->executor, &pass);
+    executor_pass_bytes(&num_bytes, NULL, dp->executor, &pass);
+    return num_bytes;
 }
 
 // The most tokens, up to the longest sequence, whose forward pass --memory-limit allows every rank: so they
@@ -238,12 +240,11 @@ static Status agree_on_tokens(Dynapipe* dp) {
     if (dp->eval_tokens > 0) { return STATUS_OK; }
     int32_t fits = dp->run.max_seq_tokens;
     if (dp->options.memory_limit_bytes > 0) {
-        int64_t limit_bytes = session_arena_limit(dp), needed_bytes;
+        int64_t limit_bytes = session_arena_limit(dp);
         int32_t too_many = fits + 1;
         for (fits = 0; too_many - fits > 1;) {
             int32_t middle = fits + (too_many - fits) / 2;
-            TRY(forward_bytes(&needed_bytes, dp, middle));
-            *(needed_bytes <= limit_bytes ? &fits : &too_many) = middle;
+            *(forward_bytes(dp, middle) <= limit_bytes ? &fits : &too_many) = middle;
         }
         double most = -fits;
         TRY(session_most(dp, &most));
@@ -365,7 +366,7 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
 static Status run_forward(Dynapipe* dp, const EvalWork* work, double* sums) {
     int64_t num_bytes;
     ExecutorPass pass = eval_pass(dp, work->batches, work->num_batches);
-    TRY(executor_pass_bytes(&num_bytes, NULL, dp->executor, &pass));
+    executor_pass_bytes(&num_bytes, NULL, dp->executor, &pass);
     TRY(session_reserve(dp, num_bytes));
     pass.losses = work->losses;
     pass.arena = dp->memory;

@@ -105,7 +105,7 @@ static void a_program_that_never_asks_refuses(void) {
 
 static const char place[] = "where the loader stands";
 
-// Where the loader stands, and the record of a session after step 12 that has `placement`.
+// The record of a session after step 12 that has `placement`, and where the loader stands.
 static void record_of(Text* out, const char* chunks, const char* head, bool has_moved) {
     static Dynapipe dp;
     session_with_vee(&dp, "auto");
@@ -120,8 +120,8 @@ static void record_of(Text* out, const char* chunks, const char* head, bool has_
     dp.resplit.times_then = malloc(3 * sizeof(double));
     for (int r = 0; r < 3; r++) { dp.resplit.times_then[r] = 10 * r + 1; }
     CHECK_OK(text_open(out));
+    CHECK_OK(session_resplit_write(&dp, out->out));
     fwrite(place, 1, sizeof place, out->out);
-    session_resplit_write(&dp, out->out);
     CHECK_OK(text_close(out));
     session_resplit_free(&dp.resplit);
 }
@@ -129,8 +129,9 @@ static void record_of(Text* out, const char* chunks, const char* head, bool has_
 // What the session makes of it; the record is removed.
 static void restore(Dynapipe* dp, const Text* record) {
     size_t num_bytes = record->num_chars;
-    session_resplit_restore(dp, record->text, &num_bytes);
-    CHECK_EQ(num_bytes, sizeof place);
+    const void* position = record->text;
+    session_resplit_restore(dp, &position, &num_bytes);
+    CHECK(num_bytes == sizeof place && memcmp(position, place, sizeof place) == 0);
     CHECK(dp->resplit.has_restored || dp->request.effort == 0);
     CHECK(!dp->resplit.has_restored || dp->request.effort == 345);
 }
@@ -163,14 +164,16 @@ static void a_damaged_record_is_left(void) {
     static Dynapipe dp;
     Text record;
     record_of(&record, NULL, NULL, true);
-    for (size_t at = 0; at < 2 * record.num_chars; at++) {
-        bool is_cut = at >= record.num_chars;
-        size_t num_bytes = is_cut ? at - record.num_chars : record.num_chars, left_bytes = num_bytes;
-        if (!is_cut && at < sizeof place) { continue; }
+    const size_t record_chars = record.num_chars - sizeof place;
+    for (size_t at = 0; at < 2 * record_chars; at++) {
+        bool is_cut = at >= record_chars;
+        size_t num_bytes = is_cut ? at - record_chars : record.num_chars, left_bytes = num_bytes;
+        const void* position = record.text;
         if (!is_cut) { record.text[at] ^= 0x10; }
         session_with(&dp, "auto");
-        session_resplit_restore(&dp, record.text, &left_bytes);
-        CHECK(left_bytes == num_bytes && !dp.resplit.has_restored && dp.request.effort == 0);
+        session_resplit_restore(&dp, &position, &left_bytes);
+        CHECK(left_bytes == num_bytes && position == record.text);
+        CHECK(!dp.resplit.has_restored && dp.request.effort == 0);
         if (!is_cut) { record.text[at] ^= 0x10; }
     }
     free(record.text);

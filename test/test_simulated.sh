@@ -49,8 +49,8 @@ of() { echo -o "$work/$1" --debug dump-plan="$work/$1.plan"; }
     same_run virtual mpi 4 "4 virtual ranks"
     simulate rendezvous "-n 4 --rendezvous --platform ethernet" train_gpt2-dynapipe "${args[@]}" $(of rendezvous)
     same_run rendezvous mpi 4 "sends that wait for their receives"
-    simulate before "-n 4 --platform jitter" train_gpt2-dynapipe "${args[@]}" --debug plan-before $(of before)
-    same_run before mpi 4 "hosts that are off by 10 %, plans made before"
+    simulate jitter "-n 4 --platform jitter" train_gpt2-dynapipe "${args[@]}" --refit off $(of jitter)
+    same_run jitter mpi 4 "hosts that are off by 10 %"
 
     replicas=("${args[@]}" --stages 2 --replicas 2 -z 1)
     run mpi22 4 "${replicas[@]}" $(of mpi22)

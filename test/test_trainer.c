@@ -85,7 +85,6 @@ static char* settings_with(const char* const* words) {
     if (memory == NULL) { exit(1); }
     session_options_settings(&options, memory);
     fclose(memory);
-    session_options_free(&options);
     return text;
 }
 

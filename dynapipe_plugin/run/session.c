@@ -450,7 +450,6 @@ void dynapipe_close(Dynapipe* dp) {
     collective_free(&dp->world);
     free(dp->hosts);
     free(dp->command);
-    session_options_free(&dp->options);
     transport_close(&dp->transport);
     free(dp);
 }

@@ -57,7 +57,6 @@ typedef struct {
     int32_t measure;  // MeasureChoice
     double measure_seconds;
     int32_t effort, plan_ahead;
-    bool plan_before;
     int32_t mb_tokens;
     int32_t refit;  // RefitChoice
     const char *slices, *resplit;
@@ -78,14 +77,12 @@ typedef struct {
     int32_t show_step;
     bool print_plan;
     bool quiet, verbose;
-    char* debug;  // what --debug gives, cut into its items; other members point into it
 } SessionOptions;
 
 // An option that is given for a number of stages; NULL: none is.
 const char* session_options_of_stages(const SessionOptions* options);
 // own: the program's own --options, as options_take().
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own);
-void session_options_free(SessionOptions* options);  // an all-zero one is fine
 void session_options_print(FILE* out);
 // A string option's value by name; NULL if not given or no such option.
 const char* session_options_string(const SessionOptions* options, const char* name);
@@ -109,8 +106,15 @@ typedef struct {
 Status text_open(Text* text);
 Status text_close(Text* text);
 
-// Options and costs come before the position in the data that a checkpoint keeps. take: removes them; prints
-// on rank 0 which options differ now.
+// Before the position in the data, a checkpoint keeps sections: the options that decide what is learned, the
+// costs that plans are made with (as a cost file), where layers are, the corrections of costs. So a run that
+// resumes prints which options differ, and plans as an uninterrupted one.
+// write: closes and frees the text. take: removes the section at the beginning; what was written (and a NUL
+// after it), for the caller to free; NULL: there is none that is whole, or no memory. magic: 8 characters.
+Status section_write(FILE* out, const char* magic, Text* text);
+char* section_take(const char* magic, const void** position, size_t* num_bytes, size_t* section_bytes);
+
+// Options and costs. take: prints on rank 0 which options differ now.
 Status session_settings_write(const Dynapipe* dp, FILE* out);
 Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes);
 // A run that resumes plans with the costs of its checkpoint, whatever was measured since, unless --costs or
@@ -136,8 +140,6 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
 // The next step, before end_step. The slot of the step before goes back to the planner. A failed make()
 // returns its status and message here, and for every later step.
 Status plan_ahead_get(PlanAhead* ahead, int32_t* slot);
-// Until every step that has a slot is made. A failed make() is reported here and by the get() of its step.
-Status plan_ahead_wait_all(PlanAhead* ahead);
 int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() waited
 void plan_ahead_stop(PlanAhead* ahead);              // after a make() in progress. NULL is fine
 
@@ -215,9 +217,9 @@ int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostMod
 // Between two steps, on all ranks alike: the last version, valid until the next step. true: agreed on in the
 // step just run.
 bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine);
-// The record after the loader's position in a checkpoint, if there is anything to record; and its removal.
-void session_refit_write(const SessionRefit* refit, FILE* out);
-Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes);
+// Its section of a checkpoint, if there is anything to record; and its removal.
+Status session_refit_write(const SessionRefit* refit, FILE* out);
+Status session_refit_restore(SessionRefit* refit, const void** position, size_t* num_bytes);
 struct json_t* session_refit_json(const SessionRefit* refit);  // of the last version
 
 // --- session_resplit.c -------------------------------------------------------------------------------------
@@ -276,9 +278,9 @@ int32_t session_resplit_horizon(const Dynapipe* dp);
 bool session_resplit_pays(int64_t present_ns, int64_t then_ns, int64_t move_ns, int32_t horizon);
 // The placement given for the last step; *found false: none.
 Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found);
-// After the position in the data on several stages; and its removal.
-void session_resplit_write(const Dynapipe* dp, FILE* out);
-void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes);
+// Its section of a checkpoint, on several stages; and its removal.
+Status session_resplit_write(const Dynapipe* dp, FILE* out);
+void session_resplit_restore(Dynapipe* dp, const void** position, size_t* num_bytes);
 
 // Values of arrays go from the ranks that have them to the ranks that want them, point to point. Every rank
 // tells all others what it has and wants, finds its transfers, and sends and receives them in parts of at

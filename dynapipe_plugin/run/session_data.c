@@ -424,15 +424,6 @@ Status plan_ahead_get(PlanAhead* ahead, int32_t* slot) {
     return status;
 }
 
-Status plan_ahead_wait_all(PlanAhead* ahead) {
-    Status status = STATUS_OK;
-    pthread_mutex_lock(&ahead->lock);
-    while (has_room(ahead) && status == STATUS_OK) { status = wait_for_step(ahead, ahead->num_made); }
-    if (ahead->failure != STATUS_OK) { status = FAIL(ahead->failure, "%s", ahead->message); }
-    pthread_mutex_unlock(&ahead->lock);
-    return status;
-}
-
 int64_t plan_ahead_wait_ns(const PlanAhead* ahead) {
     return ahead->wait_ns;  // written by get(), so by the same thread that asks
 }
@@ -510,17 +501,13 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
 
 static Status session_plan_start(Dynapipe* dp) {
     if (dp->ahead != NULL) { return STATUS_OK; }
-    int32_t left = dp->num_steps - dp->next_step;
-    int32_t num_ahead = dp->options.plan_before ? left : dp->options.plan_ahead;
+    const int32_t num_ahead = dp->options.plan_ahead;
     dp->num_slots = num_ahead + 1;
     dp->slots = (SessionStep*)calloc((size_t)dp->num_slots, sizeof(SessionStep));
     if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
-    dp->refit.is_on = dp->refit.is_on && !dp->options.plan_before;
     TRY(session_refit_start(&dp->refit, &dp->costs, dp->request.machine, dp->transport.rank,
                             dp->transport.num_ranks, num_ahead));
-    TRY(plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead));
-    if (dp->options.plan_before) { TRY(plan_ahead_wait_all(dp->ahead)); }
-    return STATUS_OK;
+    return plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead);
 }
 
 void session_plan_stop(Dynapipe* dp) {
@@ -598,7 +585,7 @@ void session_release(Dynapipe* dp) {
     dp->memory_bytes = 0;
 }
 
-// Options and costs, the loader's position, what refit and resplit have decided.
+// Options and costs, what resplit and refit have decided, the loader's position.
 static Status write_position(Dynapipe* dp) {
     const SessionResplit* resplit = &dp->resplit;
     if (dp->now == NULL && resplit->position == NULL) {
@@ -609,13 +596,13 @@ static Status write_position(Dynapipe* dp) {
     TRY(text_open(&dp->position));
     FILE* out = dp->position.out;
     Status status = session_settings_write(dp, out);
+    if (status == STATUS_OK) { status = session_resplit_write(dp, out); }
+    if (status == STATUS_OK) { status = session_refit_write(&dp->refit, out); }
     if (dp->now != NULL) {
         fwrite(dp->now->batch.position, 1, dp->now->batch.position_bytes, out);
     } else {
         fwrite(resplit->position, 1, resplit->position_bytes, out);
     }
-    session_refit_write(&dp->refit, out);
-    session_resplit_write(dp, out);
     Status closed = text_close(&dp->position);
     return status != STATUS_OK ? status : closed;
 }
@@ -633,8 +620,8 @@ static Status restore(Dynapipe* dp, const void* position, size_t num_bytes, int3
     TRY(session_settings_take(dp, &position, &num_bytes));
     session_report_goes_on(dp);
     TRY(session_costs_restore(dp, &dp->resplit.has_saved_costs));
-    session_resplit_restore(dp, position, &num_bytes);
-    TRY(session_refit_restore(&dp->refit, position, &num_bytes));
+    session_resplit_restore(dp, &position, &num_bytes);
+    TRY(session_refit_restore(&dp->refit, &position, &num_bytes));
     TRY(loader_restore(dp->train, (const uint8_t*)position, num_bytes));
     unsigned long long seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {

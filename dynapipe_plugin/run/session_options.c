@@ -64,10 +64,9 @@ static const OptionSpec specs[] = {
     {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "print a second line for each step: measured against planned time, idle time, padding"},
     {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write the predicted and the measured timeline of --show-step, for Perfetto"},
     {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step for --trace and for --debug print-plan and dump-plan"},
-    // Set only by developers of DynaPipe, as names without the dashes: --debug effort=50,print-plan
+    // Set only by developers of DynaPipe, as names without the dashes: --debug effort=50 --debug print-plan
     {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", NULL},     // simulations of the planner for a step; 0: as many as pay
     {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", NULL},     // steps planned ahead in the background
-    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, NULL},    // plan every step before the first one, to measure what planning costs
     {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", NULL}, // about; a small model takes less
     {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, NULL},       // of --show-step: table and timeline
     {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", NULL},     // of --show-step, as text
@@ -76,7 +75,7 @@ static const OptionSpec specs[] = {
     {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, "1|-1", NULL},  // the next spans' tokens count up or down; 0: the tokenizer's
 };
 // clang-format on
-enum { NUM_SPECS = sizeof specs / sizeof specs[0], NUM_DEBUG = 9, NUM_PUBLIC = NUM_SPECS - NUM_DEBUG };
+enum { NUM_SPECS = sizeof specs / sizeof specs[0], NUM_DEBUG = 8, NUM_PUBLIC = NUM_SPECS - NUM_DEBUG };
 
 enum { DEBUG_CHARS = 256 };
 static const char* debug_names(char out[DEBUG_CHARS], const char* before) {
@@ -89,9 +88,9 @@ static const char* debug_names(char out[DEBUG_CHARS], const char* before) {
     return out;
 }
 
-// Takes every --debug out of argv; their values, joined, are out->debug.
-static Status find_debug(SessionOptions* out, int* argc, char** argv) {
-    char names[DEBUG_CHARS];
+// Takes every --debug out of argv.
+static Status take_debug(SessionOptions* out, int* argc, char** argv) {
+    char names[DEBUG_CHARS], name[64];
     int kept = 0, i = 0;
     for (; i < *argc && strcmp(argv[i], "--") != 0; i++) {
         bool is_joined = strncmp(argv[i], "--debug=", 8) == 0;
@@ -99,49 +98,22 @@ static Status find_debug(SessionOptions* out, int* argc, char** argv) {
             argv[kept++] = argv[i];
             continue;
         }
-        const char* value = is_joined ? argv[i] + 8 : argv[++i];
-        if (value == NULL) {
-            return FAIL(STATUS_BAD_OPTION, "--debug: needs a value %s", debug_names(names, "---> "));
-        }
-        size_t num_chars = out->debug != NULL ? strlen(out->debug) : 0;
-        char* all = (char*)realloc(out->debug, num_chars + strlen(value) + 2);
-        if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for options"); }
-        snprintf(all + num_chars, strlen(value) + 2, "%s%s", num_chars > 0 ? "," : "", value);
-        out->debug = all;
+        char *item = is_joined ? argv[i] + 8 : argv[++i], *value = item != NULL ? strchr(item, '=') : NULL;
+        if (item == NULL) { item = argv[--i]; }  // the last word: unknown
+        snprintf(name, sizeof name, "--%.*s", (int)strcspn(item, "="), item);
+        char* words[] = {name, name, value != NULL ? value + 1 : NULL, NULL};
+        int num_words = value != NULL ? 3 : 2;
+        bool is_known = false;
+        for (int k = NUM_PUBLIC; k < NUM_SPECS; k++) { is_known |= strcmp(specs[k].name, name) == 0; }
+        if (is_known) { TRY(options_take(specs + NUM_PUBLIC, NUM_DEBUG, out, &num_words, words, NULL)); }
+        if (num_words == 1) { continue; }
+        return FAIL(STATUS_BAD_OPTION, "--debug %s: unknown, or takes no value %s", PRINTABLE(item),
+                    debug_names(names, "---> "));
     }
     while (i < *argc) { argv[kept++] = argv[i++]; }
     if (kept < *argc) { argv[kept] = NULL; }
     *argc = kept;
     return STATUS_OK;
-}
-
-static Status take_debug(SessionOptions* out) {
-    char *rest = NULL, names[DEBUG_CHARS];
-    for (char* item = out->debug != NULL ? strtok_r(out->debug, ",", &rest) : NULL; item != NULL;
-         item = strtok_r(NULL, ",", &rest)) {
-        char name[64], *value = strchr(item, '=');
-        if (value != NULL) { *value++ = '\0'; }
-        snprintf(name, sizeof name, "--%s", item);
-        char* words[] = {name, name, value, NULL};
-        int num_words = value != NULL ? 3 : 2;
-        Status status = options_take(specs + NUM_PUBLIC, NUM_DEBUG, out, &num_words, words, NULL);
-        if (status == STATUS_BAD_OPTION) {  // its message begins with the name
-            char message[STATUS_MESSAGE_BYTES];
-            snprintf(message, sizeof message, "%s", status_message());
-            return FAIL(status, "--debug %s", strncmp(message, "--", 2) == 0 ? message + 2 : message);
-        }
-        TRY(status);
-        if (num_words > 1) {
-            return FAIL(STATUS_BAD_OPTION, "--debug %s: unknown, or takes no value %s", item,
-                        debug_names(names, "---> "));
-        }
-    }
-    return STATUS_OK;
-}
-
-void session_options_free(SessionOptions* options) {
-    free(options->debug);
-    options->debug = NULL;
 }
 
 const char* session_options_of_stages(const SessionOptions* options) {
@@ -189,17 +161,7 @@ static Status check(const SessionOptions* options) {
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {
     *out = (SessionOptions){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
-    TRY(find_debug(out, argc, argv));
-    TRY(take_debug(out));
-    for (int i = 1; i < *argc; i++) {
-        size_t num_chars = strcspn(argv[i], "=");
-        for (int k = NUM_PUBLIC; k < NUM_SPECS; k++) {
-            const char* name = specs[k].name;
-            if (strlen(name) != num_chars || strncmp(argv[i], name, num_chars) != 0) { continue; }
-            return FAIL(STATUS_BAD_OPTION, "%s: an option for developers ---> --debug %s%s", name, name + 2,
-                        specs[k].type == OPTION_BOOL ? "" : "=VALUE");
-        }
-    }
+    TRY(take_debug(out, argc, argv));
     TRY(options_take(specs, NUM_PUBLIC, out, argc, argv, own));
     TRY(take_stages(out));
     return check(out);
@@ -209,7 +171,7 @@ void session_options_print(FILE* out) {
     char names[DEBUG_CHARS];
     const OptionSpec debug = {.name = "--debug",
                               .type = OPTION_STRING,
-                              .value_name = "NAME=VALUE,..",
+                              .value_name = "NAME=VALUE",
                               .help = debug_names(names, "for developers of DynaPipe: ")};
     fprintf(out, "the plugin's options [default]:\n");
     for (int i = 0; i < NUM_PUBLIC; i++) {
@@ -261,15 +223,42 @@ Status text_close(Text* text) {
 }
 
 // --- kept in a checkpoint ----------------------------------------------------------------------------------
-// Before the position in the data, so that a trainer that resumes prints which options differ, and plans with
-// the same costs:
-//
-//     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"
-//     8 bytes "dpipcos1", uint32 number of bytes, the costs that plans are made with, as a cost file
-//     the position itself
 
-static const char SETTINGS_MAGIC[] = "dpipopt1", COSTS_MAGIC[] = "dpipcos1";
-enum { MAGIC_BYTES = 8, SECTION_BYTES = MAGIC_BYTES + sizeof(uint32_t) };
+typedef struct {
+    char magic[8];
+    uint64_t num_bytes, hash;  // of what follows
+} SectionHead;
+
+Status section_write(FILE* out, const char* magic, Text* text) {
+    TRY(text_close(text));
+    SectionHead head = {.num_bytes = text->num_chars};
+    memcpy(head.magic, magic, sizeof head.magic);
+    head.hash = hash_finish(hash_bytes(HASH_SEED, text->text, text->num_chars));
+    fwrite(&head, 1, sizeof head, out);
+    fwrite(text->text, 1, text->num_chars, out);
+    free(text->text);
+    return STATUS_OK;
+}
+
+char* section_take(const char* magic, const void** position, size_t* num_bytes, size_t* section_bytes) {
+    SectionHead head;
+    const char* data = (const char*)*position + sizeof head;
+    if (*num_bytes < sizeof head) { return NULL; }
+    memcpy(&head, *position, sizeof head);
+    if (memcmp(head.magic, magic, sizeof head.magic) != 0 || head.num_bytes > *num_bytes - sizeof head ||
+        head.hash != hash_finish(hash_bytes(HASH_SEED, data, head.num_bytes))) {
+        return NULL;
+    }
+    char* out = (char*)calloc(head.num_bytes + 1, 1);
+    if (out == NULL) { return NULL; }
+    memcpy(out, data, head.num_bytes);
+    *position = data + head.num_bytes;
+    *num_bytes -= sizeof head + head.num_bytes;
+    if (section_bytes != NULL) { *section_bytes = head.num_bytes; }
+    return out;
+}
+
+static const char SETTINGS_MAGIC[] = "dpipopt2", COSTS_MAGIC[] = "dpipcos2";
 
 static Status settings_of(Text* text, const Dynapipe* dp) {
     TRY(text_open(text));
@@ -283,55 +272,35 @@ static Status settings_of(Text* text, const Dynapipe* dp) {
         }
         fprintf(text->out, "hash of the text of -j=%016llx\n", (unsigned long long)hash_finish(hash));
     }
-    return text_close(text);
+    return STATUS_OK;
 }
 
 static Status costs_text(Text* text, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
     TRY(text_open(text));
     const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
     if (costs->chain.num_enc_layers > 0) { cost_file_print(costs, machine, name, text->out); }
-    return text_close(text);
-}
-
-static void write_section(FILE* out, const char* magic, Text* text) {
-    uint32_t num_bytes = (uint32_t)text->num_chars;
-    fwrite(magic, 1, MAGIC_BYTES, out);
-    fwrite(&num_bytes, 1, sizeof num_bytes, out);
-    fwrite(text->text, 1, text->num_chars, out);
-    free(text->text);
+    return STATUS_OK;
 }
 
 Status session_settings_write(const Dynapipe* dp, FILE* out) {
     Text text;
     TRY(settings_of(&text, dp));
-    write_section(out, SETTINGS_MAGIC, &text);
+    TRY(section_write(out, SETTINGS_MAGIC, &text));
     TRY(costs_text(&text, dp, &dp->costs, &dp->machine));
-    write_section(out, COSTS_MAGIC, &text);
-    return STATUS_OK;
-}
-
-// Removes a section; its text, for the caller to free. NULL: there is none, or no memory.
-static char* take_section(const char* magic, const void** position, size_t* num_bytes) {
-    const char* begin = (const char*)*position;
-    uint32_t text_bytes;
-    if (*num_bytes < SECTION_BYTES || memcmp(begin, magic, MAGIC_BYTES) != 0) { return NULL; }
-    memcpy(&text_bytes, begin + MAGIC_BYTES, sizeof text_bytes);
-    if (text_bytes > *num_bytes - SECTION_BYTES) { return NULL; }
-    *position = begin + SECTION_BYTES + text_bytes;
-    *num_bytes -= SECTION_BYTES + text_bytes;
-    return strndup(begin + SECTION_BYTES, text_bytes);
+    return section_write(out, COSTS_MAGIC, &text);
 }
 
 Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes) {
     Text now;
-    char* saved = take_section(SETTINGS_MAGIC, position, num_bytes);
+    char* saved = section_take(SETTINGS_MAGIC, position, num_bytes, NULL);
     if (saved == NULL) {
         return FAIL(STATUS_BAD_FORMAT, "the checkpoint's position in the data is not one that this program "
                                        "saved ---> begin with its model (-e), or use another checkpoint");
     }
     free(dp->saved_costs);
-    dp->saved_costs = take_section(COSTS_MAGIC, position, num_bytes);
+    dp->saved_costs = section_take(COSTS_MAGIC, position, num_bytes, NULL);
     Status status = settings_of(&now, dp);
+    if (status == STATUS_OK) { status = text_close(&now); }
     const bool has_stages = dp->request.placement.num_chunks > 0;  // before, it is no time to compare
     if (status == STATUS_OK && dp->transport.rank == 0 && has_stages) {
         settings_print_differences(stderr, saved, now.text);
@@ -376,9 +345,11 @@ static Status parse_saved(bool* differ, CostModel models[2], Machine* machine, c
               (machine->num_ranks == 0 || machine->num_ranks == dp->transport.num_ranks);
     take_times(&models[1], dp, &models[0]);
     TRY(costs_text(&text, dp, &models[1], machine));
+    TRY(text_close(&text));
     *differ = *differ && strcmp(text.text, dp->saved_costs) == 0;
     free(text.text);
     TRY(costs_text(&text, dp, &dp->costs, &dp->machine));
+    TRY(text_close(&text));
     *differ = *differ && strcmp(text.text, dp->saved_costs) != 0;
     free(text.text);
     return STATUS_OK;
@@ -419,33 +390,29 @@ static const char* shown(char out[VALUE_CHARS], const char* value, size_t num_ch
     return printable_bytes(out, VALUE_CHARS, value, num_chars);
 }
 
-static bool has_line(const char* text, const char* line, size_t num_chars) {
-    for (; *text != '\0'; text += strcspn(text, "\n"), text += *text == '\n') {
-        if (strncmp(text, line, num_chars) == 0 && strcspn(text, "\n") == num_chars) { return true; }
-    }
-    return false;
-}
-
-// The first line "name=value" of rank 0's that is different or missing on this rank, or, is_reverse, one that
-// only this rank has.
-static bool find_difference(char out[DIFFERENCE_CHARS], const Dynapipe* dp, const char* first,
-                            const char* mine, bool is_reverse) {
+// The first line "name=value" that is not rank 0's at that place; "": all are. Where names differ, the one
+// that rank 0 does not have later either.
+static void find_difference(char out[DIFFERENCE_CHARS], const Dynapipe* dp, const char* first,
+                            const char* mine) {
     char name[NAME_CHARS], a[VALUE_CHARS], b[VALUE_CHARS];
-    for (const char *line = is_reverse ? mine : first, *end; *line != '\0'; line = end + (*end == '\n')) {
-        size_t name_chars = strcspn(line, "=\n"), there_chars = 0;
-        end = line + strcspn(line, "\n");
-        if (has_line(is_reverse ? first : mine, line, (size_t)(end - line))) { continue; }
-        snprintf(name, sizeof name, "%.*s", (int)name_chars, line);
-        const char *there = settings_find(is_reverse ? first : mine, name, &there_chars),
-                   *here = line + name_chars + (line[name_chars] == '=');
-        const char *here_text = shown(a, here, (size_t)(end - here)),
-                   *there_text = shown(b, there, there_chars);
-        snprintf(out, DIFFERENCE_CHARS, "%s is %s on rank %s, %s on rank %s", name,
-                 is_reverse ? here_text : there_text, TRANSPORT_RANK(&dp->transport, dp->transport.rank),
-                 is_reverse ? there_text : here_text, TRANSPORT_RANK(&dp->transport, 0));
-        return true;
+    size_t here_chars = 0, there_chars = 0, same = 0, line = 0;
+    for (; first[same] == mine[same] && mine[same] != '\0'; same++) {
+        if (mine[same] == '\n') { line = same + 1; }
     }
-    return false;
+    if (first[same] == mine[same]) { return; }
+    first += line, mine += line;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(mine, "=\n"), mine);
+    const char* there = settings_find(first, name, &there_chars);
+    if (mine[0] == '\0' || (there != NULL && there != first + strlen(name) + 1)) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(first, "=\n"), first);
+        there = settings_find(first, name, &there_chars);
+    }
+    const char* here = settings_find(mine, name, &here_chars);
+    if (there == NULL) { there = settings_find(first - line, name, &there_chars); }  // given twice here
+    if (here == NULL) { here = settings_find(mine - line, name, &here_chars); }
+    snprintf(out, DIFFERENCE_CHARS, "%s is %s on rank %s, %s on rank %s", name, shown(a, here, here_chars),
+             TRANSPORT_RANK(&dp->transport, dp->transport.rank), shown(b, there, there_chars),
+             TRANSPORT_RANK(&dp->transport, 0));
 }
 
 // Every rank compares its lines with rank 0's and tells all what it found.
@@ -458,8 +425,7 @@ static Status compare(Dynapipe* dp, const char* what, const char* mine, Arena* a
     if (found == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->world.num_ranks); }
     if (dp->transport.rank == 0) { memcpy(first, mine, (size_t)num_bytes); }
     TRY(collective_broadcast(&dp->world, first, (size_t)num_bytes, 0));
-    char* here = found[dp->transport.rank];
-    if (!find_difference(here, dp, first, mine, false)) { find_difference(here, dp, first, mine, true); }
+    find_difference(found[dp->transport.rank], dp, first, mine);
     TRY(collective_share(&dp->world, found, sizeof *found));
     for (int32_t r = 0; r < dp->world.num_ranks; r++) {
         if (found[r][0] == '\0') { continue; }

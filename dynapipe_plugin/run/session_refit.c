@@ -85,13 +85,8 @@ json_t* session_refit_json(const SessionRefit* refit) {
 
 // --- in a checkpoint ---------------------------------------------------------------------------------------
 
-// The state agreed on, after the loader's position in a checkpoint.
-//
-//     header, sums of earlier blocks, versions (each: header, its ranks), then a footer that marks the record
-
-static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '4'};
-
-enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS };
+// The state agreed on: a header, versions (each: header, its ranks).
+static const char REFIT_MAGIC[] = "dprefit5";
 
 typedef struct {
     uint64_t base;
@@ -100,40 +95,25 @@ typedef struct {
 } RecordHead;
 
 typedef struct {
-    int32_t agreed, first_step, zero;
+    int32_t agreed, first_step;
     CostScale scale;
 } VersionHead;
 
-typedef struct {
-    uint64_t num_bytes;  // of all before this
-    uint64_t hash;
-    char magic[8];
-} RecordTail;
-
-_Static_assert(sizeof(VersionHead) % 8 == 0 && sizeof(RecordHead) % 8 == 0, "whole words of the hash");
-
-static void write_part(FILE* out, RecordTail* tail, const void* data, size_t num_bytes) {
-    fwrite(data, 1, num_bytes, out);
-    tail->hash = hash_bytes(tail->hash, data, num_bytes);
-    tail->num_bytes += num_bytes;
-}
-
-void session_refit_write(const SessionRefit* refit, FILE* out) {
-    if (!refit->is_on || refit->num_versions == 0) { return; }
-    RecordTail tail = {.hash = HASH_SEED};
+Status session_refit_write(const SessionRefit* refit, FILE* out) {
+    Text text;
+    if (!refit->is_on || refit->num_versions == 0) { return STATUS_OK; }
     RecordHead head = {
         .base = refit->base, .num_ranks = refit->num_ranks, .num_versions = refit->num_versions};
-    memcpy(tail.magic, REFIT_MAGIC, sizeof REFIT_MAGIC);
     memcpy(head.history, refit->history, sizeof head.history);
-    write_part(out, &tail, &head, sizeof head);
+    TRY(text_open(&text));
+    fwrite(&head, 1, sizeof head, text.out);
     for (int32_t i = 0; i < refit->num_versions; i++) {
         const RefitVersion* version = &refit->versions[i];
-        VersionHead about = {version->agreed, version->first_step, 0, version->scale};
-        write_part(out, &tail, &about, sizeof about);
-        write_part(out, &tail, version->ranks, (size_t)refit->num_ranks * sizeof *version->ranks);
+        VersionHead about = {version->agreed, version->first_step, version->scale};
+        fwrite(&about, 1, sizeof about, text.out);
+        fwrite(version->ranks, sizeof *version->ranks, (size_t)refit->num_ranks, text.out);
     }
-    tail.hash = hash_finish(tail.hash);
-    fwrite(&tail, 1, sizeof tail, out);
+    return section_write(out, REFIT_MAGIC, &text);
 }
 
 // Models of versions are dropped; session_refit_start() makes new ones.
@@ -152,7 +132,7 @@ void session_refit_forget(SessionRefit* refit) {
     refit->num_ranks = 0;
 }
 
-static Status read_versions(SessionRefit* refit, const RecordHead* head, const uint8_t* at) {
+static Status read_versions(SessionRefit* refit, const RecordHead* head, const char* at) {
     size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
     for (int32_t i = 0; i < head->num_versions; i++) {
         VersionHead about;
@@ -170,36 +150,20 @@ static Status read_versions(SessionRefit* refit, const RecordHead* head, const u
     return STATUS_OK;
 }
 
-Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes) {
-    RecordTail tail;
+Status session_refit_restore(SessionRefit* refit, const void** position, size_t* num_bytes) {
     RecordHead head = {0};
-    const uint8_t* data = (const uint8_t*)position;
+    size_t record_bytes = 0;
+    Status status = STATUS_OK;
     session_refit_forget(refit);
     drop_models(refit);
-    if (*num_bytes < sizeof tail) { return STATUS_OK; }
-    size_t left_bytes = *num_bytes - sizeof tail;
-    memcpy(&tail, data + left_bytes, sizeof tail);
-    const size_t name_bytes = sizeof REFIT_MAGIC - 1;
-    const char version = tail.magic[name_bytes];
-    if (memcmp(tail.magic, REFIT_MAGIC, name_bytes) != 0 || version < '0' || version > '9') {
-        return STATUS_OK;
-    }
-    bool is_whole = tail.num_bytes <= left_bytes;
-    const uint8_t* begin = data + left_bytes - (is_whole ? tail.num_bytes : 0);
-    is_whole = is_whole && tail.hash == hash_finish(hash_bytes(HASH_SEED, begin, tail.num_bytes));
-    if (is_whole && version != REFIT_MAGIC[name_bytes]) {  // passed over; all versions have this footer
-        *num_bytes = left_bytes - tail.num_bytes;
-        return STATUS_OK;
-    }
-    is_whole = is_whole && tail.num_bytes >= sizeof head;
-    if (is_whole) { memcpy(&head, begin, sizeof head); }
+    char* record = section_take(REFIT_MAGIC, position, num_bytes, &record_bytes);
+    if (record_bytes >= sizeof head) { memcpy(&head, record, sizeof head); }
     size_t version_bytes = sizeof(VersionHead) + (size_t)head.num_ranks * sizeof(RefitOfRank);
-    is_whole = is_whole && head.num_ranks >= 1 && head.num_ranks <= MOST_RANKS && head.num_versions >= 1 &&
-               head.num_versions <= REFIT_VERSIONS &&
-               sizeof head + (size_t)head.num_versions * version_bytes == tail.num_bytes;
-    if (!is_whole) { return STATUS_OK; }  // then the loader rejects it as a position
-    *num_bytes = left_bytes - tail.num_bytes;
-    return refit->is_on ? read_versions(refit, &head, begin + sizeof head) : STATUS_OK;
+    bool is_whole = head.num_ranks >= 1 && head.num_versions >= 1 && head.num_versions <= REFIT_VERSIONS &&
+                    record_bytes == sizeof head + (size_t)head.num_versions * version_bytes;
+    if (refit->is_on && is_whole) { status = read_versions(refit, &head, record + sizeof head); }
+    free(record);
+    return status;
 }
 
 // --- start -------------------------------------------------------------------------------------------------

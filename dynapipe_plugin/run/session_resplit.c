@@ -331,106 +331,27 @@ Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
 }
 
 // --- checkpoint --------------------------------------------------------------------------------------------
-// The placement, and what the next decision depends on.
+// The placement, and what the next decision depends on: "12:0:3,1:5,0:2/1 0 50 <times>", as --resplit has a
+// step and its placement; has_moved, is_due, the effort, times_then of all ranks.
 
-static const char RESPLIT_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '4'};
+static const char RESPLIT_MAGIC[] = "dpsplit5";
 
-enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_EFFORT = 1000000000 };  // as --debug effort=N
+enum { MOST_EFFORT = 1000000000 };  // as --debug effort=N
 
-// Read from its end: num_values int32 (the placement, twice: the second is not used), times_then of all
-// ranks, then this.
-typedef struct {
-    int32_t moved_step, effort, num_stages, num_blocks, num_ranks, num_values;
-    uint8_t has_moved, unused_flag, is_due, unused_flag2;
-    int32_t unused;
-    uint64_t hash;  // of all before it
-    char magic[8];
-} Record;
-
-_Static_assert(sizeof(Record) == 48, "no padding in it");
-
-enum { MOST_VALUES = 2 + 2 * PLAN_MAX_CHUNKS + PLAN_MAX_STAGES + 1 };
-
-static size_t body_bytes(const Record* record) {
-    return (size_t)record->num_values * sizeof(int32_t) + (size_t)record->num_ranks * sizeof(double);
-}
-
-// Chunks and head: where each chunk ends, its stage, where each share begins. Returns the number of values.
-static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P) {
-    int32_t num = 0;
-    out[num++] = placement->num_chunks;
-    out[num++] = placement->head;
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        out[num++] = placement->chunks[k].end;
-        out[num++] = placement->stage_of[k];
-    }
-    for (int32_t s = 0; s <= P; s++) {
-        out[num++] = placement->head != HEAD_WHOLE ? placement->head_begin[s] : 0;
-    }
-    return num;
-}
-
-// false: invalid for such a model.
-static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t P,
-                           const PlanChain* chain) {
-    *out = (Placement){0};
-    if (num < 2) { return false; }
-    int32_t K = values[0], head = values[1];
-    bool good = K >= 1 && K <= PLAN_MAX_CHUNKS && head >= 0 && head < HEAD_COUNT && num >= 2 + 2 * K + P + 1;
-    if (!good) { return false; }
-    const int32_t *chunk = values + 2, *begin = chunk + 2 * (int64_t)K;
-    for (int32_t k = 0; k < K; k++) {
-        out->chunks[k] = (BlockRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
-        good = good && chunk[2 * k + 1] >= 0 && chunk[2 * k + 1] < P;
-        out->stage_of[k] = (int16_t)chunk[2 * k + 1];
-    }
-    for (int32_t s = 0; s <= P; s++) {
-        good = good && begin[s] >= 0 && begin[s] <= HEAD_UNITS;
-        out->head_begin[s] = (int16_t)begin[s];
-    }
-    out->num_chunks = K;
-    out->head = (uint8_t)head;
-    return good && placement_check(out, P, chain, false) == STATUS_OK;
-}
-
-// Two equal placements: whole words of the hash.
-void session_resplit_write(const Dynapipe* dp, FILE* out) {
+Status session_resplit_write(const Dynapipe* dp, FILE* out) {
     const SessionResplit* resplit = &dp->resplit;
     const int32_t P = dp->num_stages;
-    if (P == 1) { return; }
-    int32_t values[2 * MOST_VALUES], num_values = put_placement(values, &dp->request.placement, P);
-    memcpy(values + num_values, values, (size_t)num_values * sizeof *values);
-    Record record = {.moved_step = resplit->moved_step,
-                     .effort = dp->request.effort,
-                     .num_stages = P,
-                     .num_blocks = plan_chain_num_blocks(&dp->costs.chain),
-                     .num_ranks = resplit->times_then != NULL ? P * dp->num_replicas : 0,
-                     .num_values = 2 * num_values,
-                     .has_moved = resplit->has_moved,
-                     .is_due = resplit->is_due};
-    size_t values_bytes = (size_t)record.num_values * sizeof *values;
-    size_t times_bytes = (size_t)record.num_ranks * sizeof(double);
-    memcpy(record.magic, RESPLIT_MAGIC, sizeof RESPLIT_MAGIC);
-    record.hash = hash_bytes(HASH_SEED, values, values_bytes);
-    if (times_bytes > 0) { record.hash = hash_bytes(record.hash, resplit->times_then, times_bytes); }
-    record.hash = hash_finish(hash_bytes(record.hash, &record, offsetof(Record, hash)));
-    fwrite(values, 1, values_bytes, out);
-    if (times_bytes > 0) { fwrite(resplit->times_then, 1, times_bytes, out); }
-    fwrite(&record, 1, sizeof record, out);
-}
-
-// The record at the end, if there is a complete one; *body is what comes before it.
-static bool find_record(Record* out, const char** body, const char* bytes, size_t num_bytes) {
-    if (num_bytes < sizeof *out) { return false; }
-    size_t left_bytes = num_bytes - sizeof *out;
-    memcpy(out, bytes + left_bytes, sizeof *out);
-    bool is_sane = memcmp(out->magic, RESPLIT_MAGIC, sizeof RESPLIT_MAGIC) == 0 && out->num_stages >= 1 &&
-                   out->num_stages <= PLAN_MAX_STAGES && out->num_ranks >= 0 &&
-                   out->num_ranks <= MOST_RANKS && out->num_values >= 0 && out->num_values <= 2 * MOST_VALUES;
-    if (!is_sane || left_bytes < body_bytes(out)) { return false; }
-    *body = bytes + left_bytes - body_bytes(out);
-    uint64_t hash = hash_bytes(HASH_SEED, *body, body_bytes(out));
-    return out->hash == hash_finish(hash_bytes(hash, out, offsetof(Record, hash)));
+    char placement[PLACEMENT_CHARS];
+    Text text;
+    if (P == 1) { return STATUS_OK; }
+    TRY(text_open(&text));
+    placement_print(placement, &dp->request.placement, &dp->costs.chain, P);
+    fprintf(text.out, "%d:%s/%d %d %d", resplit->moved_step, placement, resplit->has_moved, resplit->is_due,
+            dp->request.effort);
+    for (int32_t r = 0; resplit->times_then != NULL && r < P * dp->num_replicas; r++) {
+        fprintf(text.out, " %.17g", resplit->times_then[r]);
+    }
+    return section_write(out, RESPLIT_MAGIC, &text);
 }
 
 // Unless the options ask for something else; a step of --resplit that is done does not count.
@@ -455,51 +376,60 @@ static void print_left(const Dynapipe* dp, const Placement* saved) {
 }
 
 // On the same number of ranks; otherwise times are those that the cost file predicts.
-static void take_times(SessionResplit* resplit, const Record* record, const char* times, int32_t num_ranks) {
-    size_t num_bytes = (size_t)num_ranks * sizeof(double);
-    if (record->num_ranks != num_ranks) { return; }
-    if (resplit->times_then == NULL) { resplit->times_then = (double*)malloc(num_bytes); }
-    if (resplit->times_then == NULL) { return; }
-    memcpy(resplit->times_then, times, num_bytes);
+static void take_times(SessionResplit* resplit, const char* times, int32_t num_ranks, bool is_due) {
+    double* then = (double*)calloc((size_t)num_ranks + 1, sizeof *then);
+    int32_t num = 0;
+    for (char* end; then != NULL && num <= num_ranks; num++, times = end) {
+        then[num] = strtod(times, &end);
+        if (end == times) { break; }
+    }
+    if (num != num_ranks) {
+        free(then);
+        return;
+    }
+    free(resplit->times_then);
+    resplit->times_then = then;
     resplit->has_restored_times = true;
-    resplit->is_due = record->is_due != 0;
+    resplit->is_due = is_due;
+}
+
+static void take_record(Dynapipe* dp, const char* record) {
+    SessionResplit* resplit = &dp->resplit;
+    Told told;
+    Placement then = dp->request.placement;
+    int has_moved, is_due, effort, used = 0;
+    then.head = HEAD_WHOLE;
+    bool is_of_model = next_told(&told, &record) && record != NULL &&
+                       sscanf(record, "%d %d %d%n", &has_moved, &is_due, &effort, &used) == 3 &&
+                       effort >= 0 && effort <= MOST_EFFORT && parse_placement(dp, &then, &told) == STATUS_OK;
+    if (!is_of_model) { return; }
+    if (!is_taken(dp, &then)) {
+        print_left(dp, &then);
+        return;
+    }
+    // With other costs, the choice that was made here and its effort may be others, too.
+    bool is_other = has_moved != 0 || resplit->has_saved_costs;
+    if (!is_other && !placement_equal(&then, &dp->request.placement, dp->num_stages)) { return; }
+    take_times(resplit, record + used, dp->num_stages * dp->num_replicas, is_due != 0);
+    resplit->moved_step = told.step;
+    if (!is_other) { return; }
+    resplit->restored = then;
+    resplit->has_restored = true;
+    resplit->has_moved = has_moved != 0;
+    if (dp->options.effort == 0) { dp->request.effort = effort; }
 }
 
 // Of another number of stages or model, or other than requested: removed and ignored.
-void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
+void session_resplit_restore(Dynapipe* dp, const void** position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
-    const PlanChain* chain = &dp->costs.chain;
-    const int32_t P = dp->num_stages;
-    Record record;
-    const char* body;
-    Placement now;
-    int32_t values[2 * MOST_VALUES];
     resplit->has_restored = resplit->has_restored_times = resplit->has_moved = resplit->is_due = false;
     resplit->moved_step = dp->first_step;
     free(resplit->position);  // of the run as it was
     resplit->position = NULL;
     resplit->position_bytes = 0;
-    if (!find_record(&record, &body, (const char*)position, *num_bytes)) { return; }
-    *num_bytes = (size_t)(body - (const char*)position);
-    size_t values_bytes = (size_t)record.num_values * sizeof *values;
-    memcpy(values, body, values_bytes);
-    bool is_of_model = record.num_stages == P && record.num_blocks == plan_chain_num_blocks(chain) &&
-                       record.moved_step >= 0 && record.effort >= 0 && record.effort <= MOST_EFFORT;
-    if (!is_of_model || !take_placement(&now, values, record.num_values, P, chain)) { return; }
-    if (!is_taken(dp, &now)) {
-        print_left(dp, &now);
-        return;
-    }
-    // With other costs, the choice that was made here and its effort may be others, too.
-    bool is_other = record.has_moved != 0 || resplit->has_saved_costs;
-    if (!is_other && !placement_equal(&now, &dp->request.placement, P)) { return; }
-    take_times(resplit, &record, body + values_bytes, P * dp->num_replicas);
-    resplit->moved_step = record.moved_step;
-    if (!is_other) { return; }
-    resplit->restored = now;
-    resplit->has_restored = true;
-    resplit->has_moved = record.has_moved != 0;
-    if (dp->options.effort == 0) { dp->request.effort = record.effort; }
+    char* record = section_take(RESPLIT_MAGIC, position, num_bytes, NULL);
+    if (record != NULL) { take_record(dp, record); }
+    free(record);
 }
 
 // --- is a search worthwhile? -------------------------------------------------------------------------------

@@ -258,18 +258,42 @@ static void session_make(Dynapipe* dp) {
     placement_linear(&dp->request.placement, stages, 3);
 }
 
-// Bytes behind which a record of a split may stand. Whatever it says: a split of this model, or none.
-static void require_split(const uint8_t* position, size_t num_bytes) {
+// The bytes as a section of a checkpoint.
+static void make_section(Text* out, const char* magic, const uint8_t* data, size_t num_bytes) {
+    Text text;
+    REQUIRE(text_open(out) == STATUS_OK && text_open(&text) == STATUS_OK);
+    fwrite(data, 1, num_bytes, text.out);
+    REQUIRE(section_write(out->out, magic, &text) == STATUS_OK && text_close(out) == STATUS_OK);
+}
+
+// Whatever a record of a split says: a split of this model, or none.
+static void require_split(const uint8_t* data, size_t num_bytes) {
     static Dynapipe dp;
-    size_t left_bytes = num_bytes;
+    Text section;
+    make_section(&section, "dpsplit5", data, num_bytes);
+    const void* position = section.text;
+    size_t left_bytes = section.num_chars;
     session_make(&dp);
-    session_resplit_restore(&dp, position, &left_bytes);
+    session_resplit_restore(&dp, &position, &left_bytes);
     const SessionResplit* resplit = &dp.resplit;
-    REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
+    REQUIRE(left_bytes == 0 && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
     if (resplit->has_restored) {
         REQUIRE(placement_check(&resplit->restored, 3, &dp.costs.chain, false) == STATUS_OK);
     }
     session_resplit_free(&dp.resplit);
+    free(section.text);
+}
+
+static void require_refit(const uint8_t* data, size_t num_bytes) {
+    SessionRefit refit;
+    Text section;
+    make_section(&section, "dprefit5", data, num_bytes);
+    const void* position = section.text;
+    size_t left_bytes = section.num_chars;
+    session_refit_init(&refit, true);
+    REQUIRE(session_refit_restore(&refit, &position, &left_bytes) == STATUS_OK && left_bytes == 0);
+    session_refit_free(&refit);
+    free(section.text);
 }
 
 static size_t make_input(uint8_t out[MAX_RECORD], const uint8_t* data, size_t num_bytes) {
@@ -310,12 +334,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     uint8_t input[MAX_RECORD];
     if (num_bytes < 2) { return 0; }
     size_t input_bytes = make_input(input, data, num_bytes);
-    require_split(input, input_bytes);
-    SessionRefit refit;
-    session_refit_init(&refit, true);
-    REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
-            fuzz_has_remedy(status_message()));
-    session_refit_free(&refit);
+    require_split(data + 1, num_bytes - 1);
+    require_refit(data + 1, num_bytes - 1);
     Loader* loader = loaders[(data[0] & 4) != 0];
     Status status = loader_restore(loader, input, input_bytes);
     if (status == STATUS_OK) {

@@ -188,7 +188,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     } else {
         REQUIRE(strlen(status_message()) > 0);
     }
-    session_options_free(&options);
     free(words.text);
     return 0;
 }
@@ -200,7 +199,7 @@ settings: any bytes as what a checkpoint keeps of a run's options: what is said 
 for a terminal, and a position that is given back is one that was added.
 
 An input's first byte, bit 0: the rest is the settings saved and, behind the first empty line, those of now;
-else a position in the data, bit 1: whose mark and length are put right.
+else a position in the data, bit 1: its first bytes as a section of options.
 */
 // libFuzzer: -max_len=300
 #include <stdio.h>
@@ -208,7 +207,7 @@ else a position in the data, bit 1: whose mark and length are put right.
 #include "../../util/options.h"
 #include "../../dynapipe_plugin/run/session.h"
 
-enum { TEXTS = 1, MARKED = 2, MARK_BYTES = 12 };
+enum { TEXTS = 1, MARKED = 2 };
 
 static void try_texts(const uint8_t* data, size_t num_bytes) {
     size_t now_at, saved_bytes = fuzz_first_bytes(data, num_bytes, &now_at), num_chars;
@@ -232,16 +231,20 @@ static void try_texts(const uint8_t* data, size_t num_bytes) {
 static void try_position(const uint8_t* data, size_t num_bytes, bool marked) {
     static Dynapipe session;
     session.transport.rank = 1;  // that says nothing
-    char* text = fuzz_text(data, num_bytes);
-    const void* position = text;
-    size_t position_bytes = num_bytes;
-    if (marked && num_bytes >= MARK_BYTES) {
-        uint32_t length = (uint32_t)data[8] % (uint32_t)(num_bytes - MARK_BYTES + 2);
-        memcpy(text, "dpipopt1", 8);
-        memcpy(text + 8, &length, sizeof length);
+    Text input, section;
+    size_t length = marked && num_bytes > 0 ? data[0] % (num_bytes + 1) : 0;
+    REQUIRE(text_open(&input) == STATUS_OK);
+    if (marked) {
+        REQUIRE(text_open(&section) == STATUS_OK);
+        fwrite(data, 1, length, section.out);
+        REQUIRE(section_write(input.out, "dpipopt2", &section) == STATUS_OK);
     }
+    fwrite(data + length, 1, num_bytes - length, input.out);
+    REQUIRE(text_close(&input) == STATUS_OK);
+    const void* position = input.text;
+    size_t position_bytes = input.num_chars;
     if (session_settings_take(&session, &position, &position_bytes) == STATUS_OK) {
-        REQUIRE((const char*)position + position_bytes == text + num_bytes);
+        REQUIRE((const char*)position + position_bytes == input.text + input.num_chars);
         Text all;
         REQUIRE(text_open(&all) == STATUS_OK && session_settings_write(&session, all.out) == STATUS_OK);
         fwrite(position, 1, position_bytes, all.out);
@@ -254,7 +257,7 @@ static void try_position(const uint8_t* data, size_t num_bytes, bool marked) {
     } else {
         REQUIRE(fuzz_has_remedy(status_message()));
     }
-    free(text);
+    free(input.text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

@@ -146,27 +146,22 @@ void plan_ahead_stop(PlanAhead* ahead);              // after a make() in progre
 // --- session_refit.c ---------------------------------------------------------------------------------------
 // Corrections of the costs from steps that ran, agreed on by the ranks, used by plans from a fixed later step
 // on (--refit). Planning runs ahead in a thread of its own and every rank must make the same plans. So
-//     1. every rank records the jobs and sends of its steps, except the first step after the start, a restore
-//        or a move of layers
-//     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, of each rank and
-//        kind of job, and of each link: a version
+//     1. every rank records the jobs of its steps, except the first step after the start, a restore or a move
+//     of
+//        layers
+//     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, and of each rank
+//        and kind of job: a version
 //     3. plans use a version from the first step on that no rank can have planned by then
 // A checkpoint keeps versions and sums, so that a resumed run plans like an uninterrupted one, up to the
 // first plan with a version from later steps. Saving does not affect the run that continues.
 
 enum { SESSION_REFIT_EVERY = 4 };
 
-// Times as long as the cost file and its machine predict, in steps of 1 / SCALE_ONE.
-typedef struct {
-    RefitRank jobs;
-    double link, link_seen;  // of the link to the next rank: for plans; from the last steps (0: not measured)
-} RefitOfRank;
-
 typedef struct {
     int32_t agreed;      // after so many steps of the run
     int32_t first_step;  // of the plans that use it, counted from 0
     CostScale scale;
-    RefitOfRank* ranks;  // [num_ranks]
+    RefitRank* ranks;  // [num_ranks] times as long as the cost file and its machine predict
 } RefitVersion;
 
 // A version converted for plans.
@@ -188,7 +183,6 @@ typedef struct {
     const Machine* machine;  // borrowed; NULL: all ranks are alike
     bool skips;              // the next step is not measured
     TraceJobs jobs;
-    TraceLinks links;
     RefitSums history[SIDE_COUNT];          // of all ranks, the same on all
     pthread_mutex_t lock;                   // of versions: the planning thread reads them
     RefitVersion versions[REFIT_VERSIONS];  // rising
@@ -204,8 +198,8 @@ void session_refit_forget(SessionRefit* refit);  // the state agreed on so far; 
 // terms; versions of other costs are dropped.
 Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Machine* machine, int32_t rank,
                            int32_t num_ranks, int32_t num_ahead);
-// A step of this rank. knows_when: as in trace_links_add().
-Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when);
+// A step of this rank.
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace);
 // After so many steps of the run: a collective where they agree.
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
 // Nothing is planned from this step on: its plans use what is known now. On all ranks alike.

@@ -27,7 +27,7 @@ static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
 static void print_version(SessionRefit* refit, const RefitVersion* version) {
     int32_t num_lines = 0, since = version->agreed - SESSION_REFIT_EVERY + 1;
     for (int32_t r = 0; r < refit->num_ranks; r++) {
-        double slow = slow_of(&version->ranks[r].jobs, refit->history);
+        double slow = slow_of(&version->ranks[r], refit->history);
         if (fabs(slow / refit->printed[r] - 1) <= WORTH_PRINTING) { continue; }
         refit->printed[r] = slow;
         if (++num_lines > MOST_LINES) { continue; }
@@ -72,12 +72,9 @@ json_t* session_refit_json(const SessionRefit* refit) {
         snprintf(name, sizeof name, "%s %s", cost_part_names[i / TERM_GROUPS], groups[i % TERM_GROUPS]);
         add_if_other(terms, name, factors, PASS_COUNT);
     }
-    for (int32_t r = 0; r < refit->num_ranks; r++) {  // F, B, W and the link to the next rank
-        const double *slow = version->ranks[r].jobs.slow,
-                     values[4] = {slow[PASS_FORWARD], slow[PASS_INPUTS], slow[PASS_WEIGHTS],
-                                  version->ranks[r].link};
+    for (int32_t r = 0; r < refit->num_ranks; r++) {
         snprintf(name, sizeof name, "%d", (int)r);
-        add_if_other(ranks, name, values, 4);
+        add_if_other(ranks, name, version->ranks[r].slow, PASS_COUNT);
     }
     return json_pack("{s:i,s:i,s:o,s:o}", "refit", version->agreed, "from", version->first_step + 1, "terms",
                      terms, "ranks", ranks);
@@ -133,10 +130,10 @@ void session_refit_forget(SessionRefit* refit) {
 }
 
 static Status read_versions(SessionRefit* refit, const RecordHead* head, const char* at) {
-    size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
+    size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitRank);
     for (int32_t i = 0; i < head->num_versions; i++) {
         VersionHead about;
-        RefitOfRank* ranks = (RefitOfRank*)malloc(ranks_bytes);
+        RefitRank* ranks = (RefitRank*)malloc(ranks_bytes);
         if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
         memcpy(&about, at, sizeof about);
         memcpy(ranks, at + sizeof about, ranks_bytes);
@@ -158,7 +155,7 @@ Status session_refit_restore(SessionRefit* refit, const void** position, size_t*
     drop_models(refit);
     char* record = section_take(REFIT_MAGIC, position, num_bytes, &record_bytes);
     if (record_bytes >= sizeof head) { memcpy(&head, record, sizeof head); }
-    size_t version_bytes = sizeof(VersionHead) + (size_t)head.num_ranks * sizeof(RefitOfRank);
+    size_t version_bytes = sizeof(VersionHead) + (size_t)head.num_ranks * sizeof(RefitRank);
     bool is_whole = head.num_ranks >= 1 && head.num_versions >= 1 && head.num_versions <= REFIT_VERSIONS &&
                     record_bytes == sizeof head + (size_t)head.num_versions * version_bytes;
     if (refit->is_on && is_whole) { status = read_versions(refit, &head, record + sizeof head); }
@@ -199,11 +196,9 @@ static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* ma
     return STATUS_OK;
 }
 
-static const RefitOfRank as_predicted = {.jobs = {{1, 1, 1}}, .link = 1, .link_seen = 0};
-
-static RefitOfRank* new_ranks(int32_t num_ranks) {
-    RefitOfRank* ranks = (RefitOfRank*)malloc((size_t)num_ranks * sizeof *ranks);
-    for (int32_t r = 0; r < num_ranks && ranks != NULL; r++) { ranks[r] = as_predicted; }
+static RefitRank* new_ranks(int32_t num_ranks) {
+    RefitRank* ranks = (RefitRank*)malloc((size_t)num_ranks * sizeof *ranks);
+    for (int32_t r = 0; r < num_ranks && ranks != NULL; r++) { ranks[r] = refit_rank_one(); }
     return ranks;
 }
 
@@ -230,7 +225,6 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     refit->num_ahead = num_ahead;
     refit->skips = true;
     trace_jobs_forget(&refit->jobs);
-    trace_links_forget(&refit->links);
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) {
@@ -257,12 +251,10 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
 
 // --- a step ----------------------------------------------------------------------------------------------
 
-Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when) {
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace) {
     bool skips = refit->skips;
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
-    bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is measured alone
-    if (!pulls) { trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when); }
     return trace_jobs_add(&refit->jobs, plan, trace, refit->costs, refit->machine);
 }
 
@@ -279,9 +271,7 @@ static RefitRank rank_begin(const SessionRefit* refit, const RefitSums block[SID
     const RefitVersion* last = last_version(refit);
     RefitRank rank = refit_rank_one();
     for (int pass = 0; pass < PASS_COUNT && last != NULL; pass++) {
-        if (!is_measured(block, (CostPass)pass)) {
-            rank.slow[pass] = last->ranks[refit->rank].jobs.slow[pass];
-        }
+        if (!is_measured(block, (CostPass)pass)) { rank.slow[pass] = last->ranks[refit->rank].slow[pass]; }
     }
     return rank;
 }
@@ -306,59 +296,17 @@ static Status solve(RefitShared* shared, RefitRank* rank, RefitSums all[SIDE_COU
     return add_up(world, all);
 }
 
-enum { VALUE_LINKS = PASS_COUNT, NUM_VALUES = VALUE_LINKS + 2 * LINK_SIDES };  // of a rank
-
-static void add_link(double* values, const SessionRefit* refit, LinkSide side, int32_t owner) {
-    LinkSeen seen = trace_links_take(&refit->links, side);
-    if (seen.ratio <= 0 || owner < 0) { return; }
-    double* out = &values[owner * NUM_VALUES + VALUE_LINKS + 2 * side];
-    out[0] = seen.ratio;
-    out[1] = seen.share;
-}
-
-// Of all ranks: each rank's own factors, and both ends of its link.
-static Status gather(double* values, const RefitRank* rank, SessionRefit* refit, Collective* world) {
-    memset(values, 0, (size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
-    memcpy(&values[refit->rank * NUM_VALUES], rank->slow, sizeof rank->slow);
-    add_link(values, refit, LINK_BEHIND, refit->rank);
-    add_link(values, refit, LINK_BEFORE, refit->rank - 1);
-    trace_links_forget(&refit->links);
-    return collective_all_reduce_sum(world, values, refit->num_ranks * NUM_VALUES);
-}
-
-// A link with too few measurements keeps its value.
-static void set_link(RefitOfRank* out, const double* values, const RefitOfRank* before) {
-    const double* link = &values[VALUE_LINKS];
-    double seen = trace_links_both((LinkSeen){link[2 * LINK_BEHIND], link[2 * LINK_BEHIND + 1]},
-                                   (LinkSeen){link[2 * LINK_BEFORE], link[2 * LINK_BEFORE + 1]});
-    out->link_seen = seen > 0 ? (double)cost_scale_round(seen) / SCALE_ONE : before->link_seen;
-    out->link = seen > 0 ? trace_links_settle(before->link_seen, out->link_seen) : before->link;
-}
-
-static Status make_version(RefitVersion* out, const SessionRefit* refit, const RefitShared* shared,
-                           const double* values) {
-    int32_t num_ranks = refit->num_ranks;
+// Of each rank's own factors, in out->ranks, those for plans.
+static void publish(RefitVersion* out, const SessionRefit* refit, const RefitShared* shared, double* room) {
     const RefitVersion* last = last_version(refit);
-    RefitRank* ranks = (RefitRank*)malloc((size_t)num_ranks * sizeof *ranks);
-    double* room = (double*)malloc((size_t)num_ranks * sizeof *room);
-    out->ranks = new_ranks(num_ranks);
-    bool failed = ranks == NULL || room == NULL || out->ranks == NULL;
-    for (int32_t r = 0; r < num_ranks && !failed; r++) {
-        memcpy(ranks[r].slow, &values[r * NUM_VALUES], sizeof ranks[r].slow);
-    }
-    if (!failed) { refit_publish(&out->scale, ranks, num_ranks, shared, room); }
-    for (int32_t r = 0; r < num_ranks && !failed; r++) {
-        RefitOfRank before = last != NULL ? last->ranks[r] : as_predicted;
-        RefitRank now = last != NULL ? refit_smooth(&before.jobs, &ranks[r]) : ranks[r];
+    refit_publish(&out->scale, out->ranks, refit->num_ranks, shared, room);
+    for (int32_t r = 0; r < refit->num_ranks; r++) {
+        RefitRank* rank = &out->ranks[r];
+        if (last != NULL) { *rank = refit_smooth(&last->ranks[r], rank); }
         for (int pass = 0; pass < PASS_COUNT; pass++) {
-            out->ranks[r].jobs.slow[pass] = refit_round_slow(now.slow[pass]);
+            rank->slow[pass] = refit_round_slow(rank->slow[pass]);
         }
-        set_link(&out->ranks[r], &values[r * NUM_VALUES], &before);
     }
-    free(ranks);
-    free(room);
-    if (failed) { free(out->ranks); }
-    return failed ? FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks) : STATUS_OK;
 }
 
 // Drops versions that no plan uses any more.
@@ -380,14 +328,24 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     RefitRank rank;
     RefitSums all[SIDE_COUNT];
     TRY(solve(&shared, &rank, all, refit, world));
-    double* values = (double*)malloc((size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
-    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", refit->num_ranks); }
-    Status status = gather(values, &rank, refit, world);
-    bool is_any = all[SIDE_FORWARD].num_jobs > 0 || all[SIDE_BACKWARD].num_jobs > 0;
-    RefitVersion version = {.agreed = steps_done, .first_step = steps_done + refit->num_ahead};
-    if (status == STATUS_OK && is_any) { status = make_version(&version, refit, &shared, values); }
-    free(values);
-    if (status != STATUS_OK || !is_any) { return status; }
+    if (all[SIDE_FORWARD].num_jobs + all[SIDE_BACKWARD].num_jobs == 0) { return STATUS_OK; }
+    RefitVersion version = {.agreed = steps_done,
+                            .first_step = steps_done + refit->num_ahead,
+                            .ranks = new_ranks(refit->num_ranks)};
+    double* room = (double*)malloc((size_t)refit->num_ranks * sizeof *room);
+    Status status = STATUS_OK;
+    if (version.ranks == NULL || room == NULL) {
+        status = FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", refit->num_ranks);
+    } else {
+        version.ranks[refit->rank] = rank;
+        status = collective_share(world, version.ranks, sizeof rank);
+        if (status == STATUS_OK) { publish(&version, refit, &shared, room); }
+    }
+    free(room);
+    if (status != STATUS_OK) {
+        free(version.ranks);
+        return status;
+    }
     add_version(refit, &version, steps_done);
     for (int side = 0; side < SIDE_COUNT; side++) {
         refit_sums_merge(&refit->history[side], REFIT_REMEMBERED, &all[side]);
@@ -407,18 +365,12 @@ void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
 
 // --- costs for plans ---------------------------------------------------------------------------------------
 
-static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r) {
+static MachineRank rank_of(const SessionRefit* refit, const RefitRank* found, int32_t r) {
     MachineRank rank = machine_rank(refit->machine, r);
     for (int kind = 0; kind < JOB_COUNT; kind++) {
-        double slow = rank.slow[kind] * found->jobs.slow[cost_pass((JobKind)kind)];
+        double slow = rank.slow[kind] * found->slow[cost_pass((JobKind)kind)];
         slow = slow < MACHINE_LEAST_SLOW ? MACHINE_LEAST_SLOW : slow;
         rank.slow[kind] = slow > MACHINE_MOST_SLOW ? MACHINE_MOST_SLOW : slow;
-    }
-    double latency_ns, bytes_per_ns;
-    if (found->link != 1 &&
-        trace_links_expected(&latency_ns, &bytes_per_ns, refit->costs, refit->machine, r)) {
-        rank.link_latency_ns = latency_ns * found->link;
-        rank.link_bytes_per_ns = bytes_per_ns / found->link;
     }
     return rank;
 }

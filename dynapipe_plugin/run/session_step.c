@@ -130,8 +130,7 @@ static Status take_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1
 
 // A collective after some steps, the same on all ranks.
 static Status refit(Dynapipe* dp, const SessionStep* step) {
-    bool knows_when = dp->links->api->when != NULL;
-    TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor), knows_when));
+    TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor)));
     return session_refit_agree(&dp->refit, &dp->world, dp->next_step);
 }
 

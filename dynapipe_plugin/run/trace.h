@@ -68,48 +68,6 @@ void trace_jobs_sum(RefitSums out[SIDE_COUNT], TraceJobs* jobs, const RefitShare
 void trace_jobs_forget(TraceJobs* jobs);
 void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
 
-// --- links -----------------------------------------------------------------------------------------------
-// How long messages over a rank's two links, to its neighbours, took relative to the prediction; those of a
-// shared head do not count. Only messages that did not wait for this rank count: on a host, sends during
-// which it ran no job and so polled all the time; on a device all. Of these the fastest few: the others
-// waited for the rank at the other end. A host's send that ends early may be a copy that MPI made: there, no
-// link is found to be faster than predicted.
-//
-// On a loaded machine even the fastest may have waited. So a link keeps its prediction unless both of its
-// ends measure otherwise, twice in a row, and its transfers take a significant part of the step; of four
-// ratios the one nearest to 1 counts.
-
-enum { TRACE_LINKS_MOST = 512, TRACE_LINKS_LEAST = 16 };
-
-typedef enum { LINK_BEHIND, LINK_BEFORE, LINK_SIDES } LinkSide;  // to the next rank, to the one before
-
-typedef struct {
-    int32_t num[LINK_SIDES];
-    double ratio[LINK_SIDES][TRACE_LINKS_MOST];  // measured / predicted
-    double predicted_ns[LINK_SIDES], step_ns;    // of all sends; of the steps that they were part of
-} TraceLinks;
-
-// One end's measurement of its link; all zeros: none.
-typedef struct {
-    double ratio;  // how many times as long as predicted
-    double share;  // predicted part of a step that its sends take
-} LinkSeen;
-
-// The link from a rank to the next, by the machine file, else the cost model. false: it is free.
-bool trace_links_expected(double* latency_ns, double* bytes_per_ns, const CostModel* costs,
-                          const Machine* machine, int32_t rank);
-
-// The sends of one step. knows_when: begin and end are the transfer's own (transport.h).
-void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace, const CostModel* costs,
-                     const Machine* machine, bool knows_when);
-LinkSeen trace_links_take(const TraceLinks* links, LinkSide side);
-void trace_links_forget(TraceLinks* links);
-
-// From both ends of a link: 1, as predicted; 0, too little is known; else the ratio that plans use, given the
-// one `before`.
-double trace_links_both(LinkSeen one_end, LinkSeen other_end);
-double trace_links_settle(double before, double now);
-
 // --- a step's error --------------------------------------------------------------------------------------
 // By how much a step took longer than predicted, and whether jobs, transfers or waiting did: the time that
 // the step would have lost by each alone, in the plan's order (m: measured, p: predicted).

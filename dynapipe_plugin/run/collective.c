@@ -8,9 +8,9 @@
 #include "../../util/numbers.h"
 #include "../../util/program.h"
 
-static const char* const op_text[] = {"all_reduce",    "reduce_scatter", "all_gather", "broadcast",
-                                      "gather",        "clock_offset",   "barrier",    "share",
-                                      "moving pieces", "measuring links"};
+static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                      "broadcast",  "clock_offset",   "barrier",
+                                      "share",      "moving pieces",  "measuring links"};
 
 enum { MIN_CHUNK_BYTES = 8 * 1024, ADD_BLOCK_FLOATS = 1024 };
 
@@ -343,27 +343,6 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 }
 
 // --- bytes -----------------------------------------------------------------------------------------------
-
-Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
-                               Arena* arena) {
-    uint64_t* lengths;
-    ARENA_TRY_NEW(lengths, arena, uint64_t, c->num_ranks);
-    lengths[c->my_idx] = num_bytes;
-    TRY(collective_share(c, lengths, sizeof *lengths));
-    if (c->my_idx != 0) {
-        if (num_bytes > 0) { TRY(collective_send(c, COLLECTIVE_GATHER, 0, 0, data, num_bytes)); }
-        return collective_wait(c, COLLECTIVE_GATHER, 0);
-    }
-    for (int32_t i = 0; i < c->num_ranks; i++) {
-        out[i].num_bytes = lengths[i];
-        ARENA_TRY_NEW(out[i].data, arena, unsigned char, lengths[i]);
-        if (i > 0 && lengths[i] > 0) {
-            TRY(collective_receive(c, COLLECTIVE_GATHER, 0, i, out[i].data, out[i].num_bytes));
-        }
-    }
-    memcpy(out[0].data, data, num_bytes);
-    return collective_wait(c, COLLECTIVE_GATHER, 0);
-}
 
 // All in blocks of the longest one's length, which are then moved together.
 Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,

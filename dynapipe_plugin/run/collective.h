@@ -47,7 +47,6 @@ typedef enum {
     COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_ALL_GATHER,
     COLLECTIVE_BROADCAST,
-    COLLECTIVE_GATHER,
     COLLECTIVE_CLOCK,
     COLLECTIVE_BARRIER,
     COLLECTIVE_SHARE,
@@ -69,12 +68,6 @@ typedef struct {
     unsigned char* temp;
     size_t temp_bytes;
 } Collective;
-
-// A message of gather_bytes.
-typedef struct {
-    unsigned char* data;
-    size_t num_bytes;
-} CollectiveBytes;
 
 // `ranks` names the members by transport rank; the calling rank is one of them (else STATUS_OUT_OF_RANGE).
 // Ranks must be distinct and in the same order on every member.
@@ -127,12 +120,8 @@ Status collective_barrier(Collective* c);
 // same on all. `what` names it in the message: "hash of the plan of step 12".
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what);
 
-// Group index 0 gets everybody's bytes, lengths may differ: out[R], memory from `arena` (both only used at
-// index 0, may be NULL elsewhere).
-Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
-                               Arena* arena);
-
-// Everybody gets everybody's bytes, those of group index 0 first, then 1 ...; *out from `arena`.
+// Everybody gets everybody's bytes, lengths may differ: those of group index 0 first, then 1 ...; *out from
+// `arena`.
 Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
                               Arena* arena);
 

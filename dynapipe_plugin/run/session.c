@@ -441,7 +441,6 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp->rank_stats);
     session_machine_free(dp);
     arena_free(&dp->eval_arena);
-    free(dp->tied_given);
     tied_groups_free(&dp->tied);
     arena_free(&dp->account_arena);
     host_cores_free(&dp->cores);

@@ -398,7 +398,6 @@ struct Dynapipe {
     SessionResplit resplit;
     ExecutorRange ranges[DYNAPIPE_MAX_RANGES];  // by index; api NULL: not attached
     DynapipeParams_v1 params;                   // of the rank
-    DynapipeTied* tied_given;                   // [params.num_tied] until all ranges are there
     TiedGroups tied;
     Executor* executor;
 

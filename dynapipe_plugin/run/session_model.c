@@ -698,25 +698,18 @@ static int32_t first_missing(const Dynapipe* dp) {
 // All ranges are there.
 static Status open_model(Dynapipe* dp) {
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, &dp->params));
-    dp->params.num_tied = 0;
-    dp->params.tied = NULL;
     TRY(session_sums_open(dp));
     TRY(executor_create(&dp->executor, dp->ranges, session_num_ranges(dp), dp->links, timeout_ns));
     executor_use_device(dp->executor, dp->device);
     return STATUS_OK;
 }
 
+// A collective.
 static Status take_params(Dynapipe* dp, const DynapipeParams_v1* params) {
-    free(dp->tied_given);
-    dp->tied_given = (DynapipeTied*)calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
-    if (dp->tied_given == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied);
-    }
-    for (int32_t i = 0; i < params->num_tied; i++) { dp->tied_given[i] = params->tied[i]; }
     dp->params = *params;
-    dp->params.tied = dp->tied_given;
-    return STATUS_OK;
+    dp->params.num_tied = 0;
+    dp->params.tied = NULL;  // the program's: in dp->tied
+    return tied_groups_open(&dp->tied, &dp->world, dp->num_stages, params);
 }
 
 int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
@@ -725,8 +718,7 @@ int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void
     if (status == STATUS_OK && idx == 0) { status = take_params(dp, params); }
     if (status != STATUS_OK) { return (int)status; }
     dp->ranges[idx] = (ExecutorRange){api, model};
-    int32_t num_ranges = session_num_ranges(dp);
-    if (num_ranges == 0 || first_missing(dp) < num_ranges) { return 0; }
+    if (first_missing(dp) < session_num_ranges(dp)) { return 0; }
     status = open_model(dp);
     if (status != STATUS_OK) { dp->ranges[idx] = (ExecutorRange){NULL, NULL}; }
     return (int)status;
@@ -738,8 +730,6 @@ void session_model_detach(Dynapipe* dp) {
     sums_close(&dp->sums);
     tied_groups_free(&dp->tied);
     session_release(dp);
-    free(dp->tied_given);
-    dp->tied_given = NULL;
     dp->params = (DynapipeParams_v1){0};
     memset(dp->ranges, 0, sizeof dp->ranges);
     dp->eval_tokens = 0;  // of another stage

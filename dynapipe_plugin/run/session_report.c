@@ -46,7 +46,7 @@ void session_account_warn(const Dynapipe* dp) {
 }
 
 // --- a step's error ----------------------------------------------------------------------------------------
-// Every stage sends the spans of its instructions to the first stage of its replica, which splits the error;
+// Every stage sends the spans of its instructions to all of its replica, whose first one splits the error;
 // the statistics of the step bring it to all.
 
 // The span of every instruction of my list, in its order.
@@ -61,16 +61,13 @@ static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
     return STATUS_OK;
 }
 
-static Status split_error(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* arena) {
+static Status split_error(Dynapipe* dp, double* mine, const unsigned char* all, Arena* arena) {
     const Plan* plan = &dp->now->plan;
     const SessionSpan** spans;
     ARENA_TRY_NEW(spans, arena, const SessionSpan*, dp->num_stages);
     for (int32_t s = 0; s < dp->num_stages; s++) {
-        int32_t num_instrs = plan->ranks[dp->replica * dp->num_stages + s].num_instrs;
-        if (all[s].num_bytes != (size_t)num_instrs * sizeof(SessionSpan)) {
-            return FAIL(STATUS_MISMATCH, "stage %d has another plan ---> run the same build everywhere", s);
-        }
-        spans[s] = (const SessionSpan*)(const void*)all[s].data;
+        spans[s] = (const SessionSpan*)(const void*)all;
+        all += (size_t)plan->ranks[dp->replica * dp->num_stages + s].num_instrs * sizeof(SessionSpan);
     }
     SessionErrors errors = {0};
     SessionSpans replica = {
@@ -85,15 +82,14 @@ static Status split_error(Dynapipe* dp, double* mine, CollectiveBytes* all, Aren
 static Status account_step(Dynapipe* dp, double* mine) {
     Arena* arena = &dp->account_arena;
     SessionSpan* spans;
-    CollectiveBytes* all;
+    unsigned char* all;
     arena_reset(arena);
     if (dp->cores.num_hosts > 1 && dp->steps_reported % CLOCK_EVERY_STEPS == 0) {
         TRY(collective_clock_offset(&dp->pipeline, &dp->clock_offset_ns));
     }
-    ARENA_TRY_NEW(all, arena, CollectiveBytes, dp->num_stages);
     TRY(my_spans(&spans, dp, arena));
     size_t num_bytes = (size_t)dp->now->plan.ranks[dp->transport.rank].num_instrs * sizeof *spans;
-    TRY(collective_gather_bytes(&dp->pipeline, spans, num_bytes, all, arena));
+    TRY(collective_share_bytes(&dp->pipeline, spans, num_bytes, &all, arena));
     return dp->stage == 0 ? split_error(dp, mine, all, arena) : STATUS_OK;
 }
 
@@ -450,7 +446,7 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-// A rank sends rank 0 its TraceRank, and then its events, by rank 0's clock.
+// A rank sends its TraceRank, and then its events, by rank 0's clock.
 static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
     TraceRank head = *executor_trace(dp->executor);
     int64_t offset_ns;
@@ -471,33 +467,25 @@ static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, A
     return STATUS_OK;
 }
 
-static Status write_trace_file(const Dynapipe* dp, int32_t step, const CollectiveBytes* all, Arena* arena) {
+static Status write_trace_file(const Dynapipe* dp, int32_t step, unsigned char* all, Arena* arena) {
     int32_t num_ranks = dp->transport.num_ranks;
     TraceRank* ranks;
     ARENA_TRY_NEW(ranks, arena, TraceRank, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (all[r].num_bytes >= sizeof *ranks) { memcpy(&ranks[r], all[r].data, sizeof *ranks); }
-        if (ranks[r].num_events < dp->now->plan.ranks[r].num_instrs ||
-            all[r].num_bytes != sizeof *ranks + (size_t)ranks[r].num_events * sizeof(TraceEvent)) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "trace: the record of rank %d is damaged ---> run the same build "
-                        "everywhere",
-                        (int)r);
-        }
-        ranks[r].events = (TraceEvent*)(void*)(all[r].data + sizeof *ranks);
+        memcpy(&ranks[r], all, sizeof *ranks);
+        ranks[r].events = (TraceEvent*)(void*)(all + sizeof *ranks);
+        all += sizeof *ranks + (size_t)ranks[r].num_events * sizeof(TraceEvent);
     }
     return trace_write(dp->options.trace, step, &dp->now->plan, ranks);
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
     Arena* arena = &dp->account_arena;
-    CollectiveBytes* all;
-    unsigned char* packed;
+    unsigned char *packed, *all;
     size_t num_bytes;
     arena_reset(arena);
-    ARENA_TRY_NEW(all, arena, CollectiveBytes, dp->transport.num_ranks);
     TRY(pack_trace(&packed, &num_bytes, dp, arena));
-    TRY(collective_gather_bytes(&dp->world, packed, num_bytes, all, arena));
+    TRY(collective_share_bytes(&dp->world, packed, num_bytes, &all, arena));
     return dp->transport.rank == 0 ? write_trace_file(dp, step, all, arena) : STATUS_OK;
 }
 

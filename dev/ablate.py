@@ -198,4 +198,5 @@ def main():
                 file.write("\n".join(lines) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

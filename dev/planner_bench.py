@@ -1,7 +1,7 @@
 """The planner's tables: see dev/bench_planner.sh. Run in the repository's root.
 
 usage: python3 dev/planner_bench.py [--only NAME,NAME] [--out FILE] [--check] [--scale] [--tool PROGRAM]
-    --only     rules, everything, policies, timing, fixed_split [all five]
+    --only     rules, everything, policies, timing, fixed_split, pieces [all six]
     --out      write the tables there, too
     --check    rules, everything, policies with fewer budgets, ten times the CPU time: a line a target, for test/
     --scale    planning for many ranks alone, to --out as a document of its own; needs tools/plan_time beside the program
@@ -23,6 +23,9 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+
+sys.dont_write_bytecode = True
+import ablate  # noqa: E402 (beside this file)
 
 # --- ./dynapipe and evaluate.py as functions. Makespans are the judge's; a planner off by more than 0.1 % is an error.
 
@@ -90,9 +93,7 @@ class Tool:
         if self._judge is None:
             spec = importlib.util.spec_from_file_location("evaluate", f"{CASES}/evaluate.py")
             self._judge = importlib.util.module_from_spec(spec)
-            dont_write, sys.dont_write_bytecode = sys.dont_write_bytecode, True
             spec.loader.exec_module(self._judge)
-            sys.dont_write_bytecode = dont_write
         argv, sys.argv, said = sys.argv, ["evaluate.py", problem_path, plan_path], io.StringIO()
         try:
             with contextlib.redirect_stdout(said):
@@ -527,6 +528,59 @@ advance is auto's own split once more, with all of the effort.""",
                    table(heads, rows))
 
 
+# --- Table 6: long samples in pieces against whole ones.
+
+PIECES_SEEDS = (1, 2, 3)
+PIECES_PROBLEMS = 26  # of a seed
+LONG = ((2048, 65536), (4096, 65536), (8192, 65536), (8192, 131072), (8192, 262144))  # longest sample, tokens: on 16 stages
+
+
+def largest_share(problem):
+    """of a stage's work, the largest sample's, by the problem's own costs"""
+    layer, decoder = problem["cost_model"]["encoder"], problem["cost_model"].get("decoder")
+    work = [layer["a"] * n + layer["b"] * n * n for n, _ in problem["samples"]]
+    if decoder:
+        work = [ms + decoder["a"] * d + decoder["b"] * d * d + decoder["x"] * n * d for ms, (n, d) in zip(work, problem["samples"])]
+    return max(work) * problem["dp_size"] / sum(work)
+
+
+def pieces(tool, cases, targets, quick):
+    found = []  # problem, with pieces, whole
+    problems = [(case.path, []) for case in cases] + [
+        case[1:] for seed in PIECES_SEEDS for case in ablate.generated(tool.work, seed, PIECES_PROBLEMS)]
+    for path, options in problems:
+        plans = [tool.plan(path, *options, *slices, judged=False) for slices in ((), ("--slices", "off"))]
+        if None not in plans:
+            with open(path) as file:
+                found.append((json.load(file), *plans))
+    rows = []
+    for name, least, kinds in [("all", 0, "gpt t5"), *((f"{what}, {kind.upper()}", least, kind)
+                               for what, least in (("the longest sample more than a quarter of a stage's work", 0.25),
+                                                   ("its way through all stages and back more than a quarter of it", None))
+                               for kind in ("gpt", "t5"))]:
+        some = [(on, off) for problem, on, off in found
+                if problem["model"] in kinds.split() and largest_share(problem) > (0.25 / problem["n_stages"] if least is None else least)]
+        ratios = [on.predicted_ms / off.predicted_ms for on, off in some]
+        rows.append([name, str(len(some)), f"{geomean(ratios):.3f}", f"{min(ratios):.3f}", f"{max(ratios):.3f}",
+                     f"{geomean([on.bound_ms / off.predicted_ms for on, off in some]):.3f}", f"{sum(on.cpu_ms for on, _ in some) / sum(off.cpu_ms for _, off in some):.2f}"])
+    lengths, long_rows = Lengths(), []
+    case = next(case for case in cases if "_long_" in case.name)
+    for longest, tokens in LONG:
+        samples = lengths.draw(case.problem, longest, mixture_of(case), "long", tokens=tokens)
+        path = write(tool, "long.json", case.problem, samples=samples, n_stages=16, layers_per_stage=2)
+        on, off = tool.plan(path), tool.plan(path, "--slices", "off")
+        long_rows.append([str(longest), str(tokens), f"{off.makespan_ms:.0f}", f"{on.makespan_ms:.0f}", f"{on.makespan_ms / off.makespan_ms:.3f}",
+                          f"{off.makespan_ms / on.bound_ms:.3f}", f"{on.makespan_ms / on.bound_ms:.3f}"])
+    return section("6. Long samples in pieces", "./dynapipe plan PROBLEM.json [--slices off] --json PLAN.json",
+                   f"""
+Makespan with pieces, of that with samples whole, on the shared cases and {PIECES_PROBLEMS} generated ones of each seed {", ".join(map(str, PIECES_SEEDS))} (dev/ablate.py;
+every third short of memory, every fifth on unequal ranks), by the planner's own word. bound / whole: no plan can gain more than this.
+An encoder attends both ways and is not cut, and these targets are short: T5 gains nothing. Time: of planning, with pieces against without.""",
+                   table(["problems", "number", "pieces / whole", "best", "worst", "bound / whole", "time"], rows),
+                   f"16 stages of two layers, the model and mixture of {case.name}, makespans by the judge:",
+                   table(["longest", "tokens", "whole, ms", "pieces, ms", "pieces / whole", "whole / bound", "pieces / bound"], long_rows, 0))
+
+
 # --- Planning for many ranks: dev/bench_planner.sh --scale writes dev/results/planner_scale.md.
 
 CASE = "gpt_s8_r2_flan_4k"
@@ -578,7 +632,7 @@ def document(lines, head, machine):
             "", *lines, "", f"At the end: {machine}."]
 
 
-TABLES = {"rules": rules, "everything": everything, "policies": policies, "timing": timing, "fixed_split": fixed_split}
+TABLES = {"rules": rules, "everything": everything, "policies": policies, "timing": timing, "fixed_split": fixed_split, "pieces": pieces}
 
 
 def commit():

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 SHARED = "../shared"
-SOURCES = [f"dynapipe_plugin/plan/{name}.c" for name in ("search", "placement", "planner")]
+SOURCES = [f"dynapipe_plugin/plan/{name}.c" for name in ("search", "deal", "placement", "planner")]
 SEEDS = (0, 1, 2)
 SEED = ("rng_seed((uint64_t)problem->num_samples)", "rng_seed((uint64_t)problem->num_samples + {})")
 # name: a text of one of the sources, and what takes its place

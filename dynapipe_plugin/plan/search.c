@@ -6,28 +6,13 @@
 #include <string.h>
 
 #include "../../util/numbers.h"
+#include "deal.h"
 #include "placement.h"
 
 enum { MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
 enum { USUAL_END = 40 };  // Candidate.end_percent
 enum { NUM_COORDINATES = 6, NUM_SETTINGS = NUM_COORDINATES * 10 };
 enum { OVERHEAD_JOBS = 30 };  // of a simulation: copying, limits
-
-// Which samples a replica computes, and in which of its num_mbs microbatches each is; of one that is cut, the
-// last piece.
-typedef struct {
-    int32_t num_ids, num_mbs;
-    int32_t *ids, *mb_of;  // [num_ids]; mb_of NULL: not filled yet
-    PlanSegment* piece;    // [num_mbs], as in ReplicaProblem; NULL: no sample is cut
-} Share;
-
-// The samples as about num_mbs microbatches of each replica, the first and last of them smaller, and pieces
-// of samples.
-typedef struct Deal {
-    int32_t num_mbs, end_percent, num_pieces;
-    Share* shares;  // [R]
-    struct Deal* next;
-} Deal;
 
 // What is recomputed at first.
 typedef struct {
@@ -38,11 +23,9 @@ typedef struct {
 
 typedef struct {
     Placement placement;
-    int32_t num_mbs;      // of a replica
-    int32_t end_percent;  // size of the first and last, in percent of the body's; P at each end grow from it
-    int32_t num_pieces;   // of the longest sample; no other sample's are longer than these; 1: all are whole
-    int32_t before;       // quarters of the microbatches that enter before the largest
-    int32_t in_flight;    // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
+    int32_t num_mbs, end_percent, num_pieces;  // of a replica: Deal
+    int32_t before;                            // quarters of the microbatches that enter before the largest
+    int32_t in_flight;  // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
     ModeRule rule;
     int32_t next_setting, misses;  // to be tried; tried since one was better
     int64_t makespan_ns;           // of the slowest replica that it is tried on; INT64_MAX: does not fit
@@ -70,409 +53,13 @@ typedef struct {
     bool is_padded, cuts;      // cuts: candidates have samples in pieces
     const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
     int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
-    int32_t num_weights;       // 1, or 2: work in encoder layers and in decoder layers
-    int64_t* weight[2];        // [num_samples] in 2^-40 of the batch ...
-    double sum_ns[2];          // ... which takes so long
-    double most_causal_ns;     // of a sample, in the stack that may be cut
-    int32_t* by_size;          // [num_samples] ids, largest first
-    int32_t*
-        replica;  // [R] sorted by their ranks: a plan does not depend on their numbers; all below count in it
+    int32_t* replica;  // [R] in the order of their ranks, by which all below count: numbers change no plan
+    Dealer dealer;
     int32_t probe[MAX_PROBES];  // replicas that candidates are tried on, the most informative first
     int32_t num_probes;
-    Share* dealt;  // [R] ragged: the samples of each replica
-    Deal* deals;
     Rng rng;
     Arena lists, tries, simulator;  // kept; of one candidate; of one simulation
 } Search;
-
-// --- samples into microbatches ----------------------------------------------------------------------------
-
-typedef struct {
-    int64_t key;
-    int32_t id;
-} Keyed;
-
-// Descending, ties to the smaller id.
-static int compare_keyed(const void* a, const void* b) {
-    const Keyed *x = (const Keyed*)a, *y = (const Keyed*)b;
-    if (x->key != y->key) { return x->key > y->key ? -1 : 1; }
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static int64_t size_of(const Search* search, int32_t id) {
-    int64_t a = search->weight[0][id], b = search->weight[search->num_weights - 1][id];
-    return a > b ? a : b;
-}
-
-static void add_sample(MbShape* shape, const PlanSample* sample) {
-    mb_shape_add(shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-}
-
-static MbShape average_shape(const PlanProblem* problem, int64_t num_mbs) {
-    MbShape all = {0};
-    for (int32_t i = 0; i < problem->num_samples; i++) { add_sample(&all, &problem->samples[i]); }
-    return (MbShape){all.num_seqs / num_mbs,
-                     all.enc_tokens / num_mbs,
-                     all.enc_squares / num_mbs,
-                     all.dec_tokens / num_mbs,
-                     all.dec_squares / num_mbs,
-                     all.cross_products / num_mbs,
-                     all.supervised_tokens / num_mbs,
-                     0,
-                     0,
-                     0};
-}
-
-static MbShape padded_shape(const PlanProblem* problem, int64_t num, int32_t enc, int32_t dec,
-                            int64_t supervised) {
-    int64_t T = microbatch_pad_tokens(problem, enc, num), Td = microbatch_pad_targets(problem, dec, num);
-    return (MbShape){num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised, 0, 0, 0};
-}
-
-// F, B and W of the encoder's part of the model and of the decoder's, or of all of it. Returns their sum.
-static double work_of(double work_ns[2], const Search* search, const MbShape* shape) {
-    CostParts parts;
-    int32_t num[PART_COUNT];
-    cost_parts(&parts, &search->problem->table, search->problem->modes[0], shape);
-    cost_model_count(num, &search->problem->costs->chain);
-    work_ns[0] = work_ns[1] = 0;
-    for (int part = 0; part < PART_COUNT; part++) {
-        bool is_dec = search->num_weights > 1 && part >= PART_DEC_BLOCK;
-        for (int kind = 0; kind < JOB_COUNT && num[part] > 0; kind++) {
-            work_ns[is_dec] += num[part] * parts.part[part][kind];
-        }
-    }
-    return work_ns[0] + work_ns[1];
-}
-
-static double causal_ns(const Search* search, int32_t id) {
-    int k = search->num_weights - 1;
-    return (double)search->weight[k][id] * 0x1p-40 * search->sum_ns[k];
-}
-
-// What each sample adds to an average microbatch.
-static Status weigh(Search* search) {
-    const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples;
-    const MbShape average = average_shape(problem, (int64_t)4 * problem->P * problem->R);
-    double without[2], with[2], sum[2] = {0}, *added;
-    Keyed* keyed;
-    search->num_weights = problem->costs->chain.num_dec_layers > 0 ? 2 : 1;
-    ARENA_TRY_NEW(keyed, &search->lists, Keyed, N);
-    ARENA_TRY_NEW(added, &search->lists, double, 2 * (int64_t)N);
-    ARENA_TRY_NEW(search->by_size, &search->lists, int32_t, N);
-    for (int k = 0; k < 2; k++) { ARENA_TRY_NEW(search->weight[k], &search->lists, int64_t, N); }
-    work_of(without, search, &average);
-    for (int32_t i = 0; i < N; i++) {
-        MbShape shape = average;
-        add_sample(&shape, &problem->samples[i]);
-        work_of(with, search, &shape);
-        for (int k = 0; k < 2; k++) { sum[k] += added[2 * i + k] = fmax(with[k] - without[k], 1); }
-    }
-    for (int k = 0; k < search->num_weights; k++) { search->sum_ns[k] = sum[k]; }
-    for (int32_t i = 0; i < N; i++) {
-        for (int k = 0; k < 2; k++) {
-            search->weight[k][i] = (int64_t)(added[2 * i + k] / sum[k] * 0x1p40) + 1;
-        }
-        search->most_causal_ns = fmax(search->most_causal_ns, causal_ns(search, i));
-        keyed[i] = (Keyed){size_of(search, i), i};
-    }
-    qsort(keyed, (size_t)N, sizeof *keyed, compare_keyed);
-    for (int32_t i = 0; i < N; i++) { search->by_size[i] = keyed[i].id; }
-    return STATUS_OK;
-}
-
-typedef struct {
-    double load[2], per_capacity;
-    int32_t num;
-} Bin;
-
-static bool is_fuller(const Bin* bins, int32_t a, int32_t b) {
-    return bins[a].load[0] != bins[b].load[0] ? bins[a].load[0] > bins[b].load[0] : a > b;
-}
-
-// The first one has become fuller.
-static void restore_heap(int32_t* heap, int32_t num, const Bin* bins) {
-    int32_t at = 0, id = heap[0];
-    for (int32_t child = 1; child < num; child = 2 * at + 1) {
-        child += child + 1 < num && is_fuller(bins, heap[child], heap[child + 1]);
-        if (!is_fuller(bins, id, heap[child])) { break; }
-        heap[at] = heap[child], at = child;
-    }
-    heap[at] = id;
-}
-
-// Largest first, each where it fills least (LPT, Graham 1969), work in encoder and decoder layers counted
-// separately; no bin stays empty where there are samples for all. With one weight, bins of capacity 1 are in
-// a heap: of these only the emptiest is looked at.
-static Status fill_bins(int32_t* bin_of, Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
-                        int32_t num_ids, Arena* arena) {
-    int32_t num_empty = 0, num_looked = 0, *looked;
-    ARENA_TRY_NEW(looked, arena, int32_t, 2 * (int64_t)num_bins);
-    int32_t *heap = looked + num_bins, num_heap = 0;
-    for (int32_t k = 0; k < num_bins; k++) {
-        bool is_plain = search->num_weights == 1 && bins[k].per_capacity == 1 && bins[k].num == 0;
-        num_empty += bins[k].num == 0;
-        *(is_plain ? &heap[num_heap++] : &looked[num_looked++]) = k;
-    }
-    for (int32_t i = 0; i < num_ids; i++) {
-        double a = (double)search->weight[0][ids[i]], least = INFINITY;
-        double b = search->num_weights > 1 ? (double)search->weight[1][ids[i]] : 0;
-        int32_t best = num_bins;
-        for (int32_t n = 0; n < num_looked + (num_heap > 0); n++) {
-            int32_t k = n < num_looked ? looked[n] : heap[0];
-            double x = bins[k].load[0] + a, y = bins[k].load[1] + b;
-            double full = (x > y ? x : y) * bins[k].per_capacity;
-            if (full > least || (full == least && k > best)) { continue; }
-            if (num_ids - i <= num_empty && bins[k].num > 0) { continue; }
-            least = full;
-            best = k;
-        }
-        num_empty -= bins[best].num++ == 0;
-        bins[best].load[0] += a;
-        bins[best].load[1] += b;
-        bin_of[i] = best;
-        if (num_heap > 0 && best == heap[0]) { restore_heap(heap, num_heap, bins); }
-    }
-    search->budget -= (int64_t)num_ids * (num_looked + (num_heap > 0 ? 16 : 0)) / 20;
-    return STATUS_OK;
-}
-
-// Into how many pieces a sample is cut, where none shall take longer than that.
-static int32_t count_pieces(const Search* search, int32_t id, double most_ns) {
-    const PlanProblem* problem = search->problem;
-    int32_t num_tiles = plan_sample_tokens(&problem->samples[id]) / PIECE_TILE;
-    int32_t limit =
-        plan_problem_max_pieces(problem) < num_tiles ? plan_problem_max_pieces(problem) : num_tiles;
-    double num = fmin(ceil(causal_ns(search, id) / most_ns), limit);
-    return num > 1 ? (int32_t)num : 1;
-}
-
-// What the first `tokens` tokens of a sample cost.
-static double prefix_work(const Search* search, const PlanSample* sample, int32_t tokens) {
-    double work_ns[2];
-    MbShape shape = {0};
-    if (tokens == 0) { return 0; }
-    mb_shape_add_piece(&shape, sample, 0, tokens);
-    work_of(work_ns, search, &shape);
-    return work_ns[search->num_weights - 1];  // only the decoder's part of pairs is cut
-}
-
-// Piece k of num ends where that part of the sample's cost does, at a multiple of tiles.
-static int32_t piece_end(Search* search, const PlanSample* sample, int32_t begin, int32_t k, int32_t num) {
-    int32_t tokens = plan_sample_tokens(sample), low = begin / PIECE_TILE + 1, high = tokens / PIECE_TILE;
-    double part = prefix_work(search, sample, tokens) * (k + 1) / num;
-    if (k == num - 1) { return tokens; }
-    while (low < high) {
-        int32_t middle = (low + high) / 2;
-        search->budget--;
-        if (prefix_work(search, sample, middle * PIECE_TILE) < part) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    int32_t last = (tokens - 1) / PIECE_TILE - (num - 2 - k);  // the other pieces need some, too
-    return (low < last ? low : last) * PIECE_TILE;
-}
-
-// The pieces of a sample to share->piece[*num_mbs ..]; the last one to piece[last].
-static void cut_sample(Share* share, Search* search, int32_t id, int32_t num, int32_t* num_mbs,
-                       int32_t last) {
-    const PlanSample* sample = &search->problem->samples[id];
-    for (int32_t k = 0, begin = 0; k < num; k++) {
-        int32_t end = piece_end(search, sample, begin, k, num), m = k < num - 1 ? (*num_mbs)++ : last;
-        share->piece[m] = (PlanSegment){.sample_idx = id, .first_token = begin, .num_tokens = end - begin};
-        begin = end;
-    }
-}
-
-// Last pieces of samples that are cut have the first microbatches, the other samples go where there is room;
-// pieces that are not last have microbatches of their own, the last ones.
-static Status fill_ragged(Share* share, Search* search, const Candidate* candidate) {
-    const int32_t N = share->num_ids, depth = search->problem->P;
-    int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent, num_alone = 0, num_cut = 0;
-    int32_t *num, *rest, *bin_of;
-    Bin* bins;
-    arena_reset(&search->tries);
-    ARENA_TRY_NEW(num, &search->tries, int32_t, N);
-    ARENA_TRY_NEW(rest, &search->tries, int32_t, 2 * (int64_t)N);
-    ARENA_TRY_NEW(share->mb_of, &search->lists, int32_t, N);
-    const double most_ns = search->most_causal_ns / candidate->num_pieces;
-    for (int32_t i = 0; i < N; i++) {
-        num[i] = count_pieces(search, share->ids[i], most_ns);
-        num_alone += num[i] - 1;
-        num_cut += num[i] > 1;
-    }
-    int32_t num_rest = N - num_cut, num_bins = num_mbs - num_alone;
-    if (num_bins > N) { num_bins = N; }
-    if (num_bins < num_cut + (num_rest > 0)) { num_bins = num_cut + (num_rest > 0); }
-    ARENA_TRY_NEW(bins, &search->tries, Bin, num_bins);
-    if (num_cut > 0) { ARENA_TRY_NEW(share->piece, &search->lists, PlanSegment, num_bins + num_alone); }
-    for (int32_t b = 0; b < num_bins; b++) {
-        int32_t end = b < num_bins - 1 - b ? b : num_bins - 1 - b;
-        bins[b].per_capacity = end >= depth ? 1 : 100.0 / (end_percent + (100.0 - end_percent) * end / depth);
-    }
-    share->num_mbs = num_bins;
-    num_rest = num_cut = 0;
-    for (int32_t i = 0; i < N; i++) {
-        int32_t id = share->ids[i];
-        if (num[i] == 1) {
-            rest[num_rest++] = id;
-            continue;
-        }
-        Bin* bin = &bins[num_cut];
-        cut_sample(share, search, id, num[i], &share->num_mbs, num_cut);
-        for (int k = 0; k < search->num_weights; k++) {
-            bin->load[k] = (double)search->weight[k][id] / num[i];
-        }
-        bin->num = 1;
-        share->mb_of[i] = num_cut++;
-    }
-    bin_of = rest + N;
-    TRY(fill_bins(bin_of, search, bins, num_bins, rest, num_rest, &search->tries));
-    for (int32_t i = 0, k = 0; i < N; i++) {
-        if (num[i] == 1) { share->mb_of[i] = bin_of[k++]; }
-    }
-    return STATUS_OK;
-}
-
-// Samples to replicas, for ragged microbatches.
-static Status deal_samples(Search* search) {
-    int32_t N = search->problem->num_samples, R = search->problem->R, *replica_of, *ids;
-    Bin* bins;
-    ARENA_TRY_NEW(bins, &search->lists, Bin, R);
-    ARENA_TRY_NEW(replica_of, &search->lists, int32_t, N);
-    ARENA_TRY_NEW(ids, &search->lists, int32_t, N);
-    ARENA_TRY_NEW(search->dealt, &search->lists, Share, R);
-    for (int32_t r = 0; r < R; r++) {
-        bins[r].per_capacity = search->problem->replica_slow[search->replica[r]];
-    }
-    TRY(fill_bins(replica_of, search, bins, R, search->by_size, N, &search->lists));
-    for (int32_t r = 0; r < R; r++) {
-        Share* share = &search->dealt[r];
-        share->ids = ids;
-        for (int32_t i = 0; i < N; i++) {
-            if (replica_of[i] == r) { ids[share->num_ids++] = search->by_size[i]; }
-        }
-        ids += share->num_ids;
-    }
-    // The replica of the largest sample is tried first, then those of most samples.
-    search->probe[search->num_probes++] = replica_of[0];
-    for (int32_t r = 0; r < R; r++) {
-        int32_t i = search->num_probes;
-        if (r == replica_of[0]) { continue; }
-        if (i < MAX_PROBES) { search->num_probes++; }
-        for (; i > 1 && search->dealt[search->probe[i - 1]].num_ids < search->dealt[r].num_ids; i--) {
-            if (i < MAX_PROBES) { search->probe[i] = search->probe[i - 1]; }
-        }
-        if (i < MAX_PROBES) { search->probe[i] = r; }
-    }
-    return STATUS_OK;
-}
-
-enum { MAX_CUTS = 256 };     // places where a batch may be cut
-enum { PADDED_MOST = 125 };  // work of the largest padded microbatch, in percent of an average one's
-
-// Consecutive samples as padded microbatches: the cuts of least work where none takes longer than `limit`.
-// cut[k]: where the microbatch that ends before sample k begins.
-static void cut_padded(int32_t* cut, double* least, Search* search, const int32_t* ids, double limit) {
-    const PlanProblem* problem = search->problem;
-    const ShapeRules* rules = &problem->request->rules;
-    int32_t N = problem->num_samples, step = shape_rules_limit(rules) ? 1 : (N + MAX_CUTS - 1) / MAX_CUTS;
-    least[0] = 0;
-    for (int32_t end = N % step == 0 ? step : N % step; end <= N; end += step) {
-        int32_t enc = 0, dec = 0;
-        int64_t supervised = 0;
-        least[end] = INFINITY;
-        for (int32_t begin = end - 1; begin >= 0; begin--) {
-            const PlanSample* sample = &problem->samples[ids[begin]];
-            double work_ns[2];
-            enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
-            dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
-            supervised += sample->supervised_tokens;
-            if ((N - begin) % step != 0 && begin > 0) { continue; }
-            const MbShape shape = padded_shape(problem, end - begin, enc, dec, supervised);
-            double work = work_of(work_ns, search, &shape);
-            search->budget -= 4;
-            if (end - begin > step && (work > limit || !shape_rules_allow(rules, &shape))) { break; }
-            if (least[begin] + work >= least[end]) { continue; }
-            least[end] = least[begin] + work;
-            cut[end] = begin;
-        }
-    }
-}
-
-// Padded: samples of similar length form a microbatch; these are distributed over the replicas, largest
-// first.
-static Status fill_padded(Deal* deal, Search* search) {
-    const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples, R = problem->R, num = 0, *ids, *cut, *replica_of;
-    Keyed* keyed;
-    double work_ns[2], *load_ns, *least;
-    arena_reset(&search->tries);
-    ARENA_TRY_NEW(ids, &search->lists, int32_t, 3 * (int64_t)N);
-    ARENA_TRY_NEW(cut, &search->tries, int32_t, N + 1);
-    ARENA_TRY_NEW(least, &search->tries, double, N + 1);
-    ARENA_TRY_NEW(keyed, &search->tries, Keyed, N);
-    ARENA_TRY_NEW(replica_of, &search->tries, int32_t, N);
-    ARENA_TRY_NEW(load_ns, &search->tries, double, R);
-    int32_t *replica_ids = ids + N, *mb_of = ids + 2 * (int64_t)N;
-    TRY(sample_order_make(ids, problem->samples, N, &search->tries));
-    const MbShape average = average_shape(problem, (int64_t)deal->num_mbs * R);
-    cut_padded(cut, least, search, ids, work_of(work_ns, search, &average) * PADDED_MOST / 100);
-    for (int32_t end = N; end > 0; end = cut[end]) {
-        keyed[num++] = (Keyed){(int64_t)(least[end] - least[cut[end]]), end};
-    }
-    qsort(keyed, (size_t)num, sizeof *keyed, compare_keyed);
-    for (int32_t b = 0; b < num; b++) {
-        double best_ns = INFINITY;
-        for (int32_t r = 0; r < R; r++) {
-            double here_ns = (load_ns[r] + (double)keyed[b].key) * problem->replica_slow[search->replica[r]];
-            if (here_ns < best_ns) { best_ns = here_ns, replica_of[b] = r; }
-        }
-        load_ns[replica_of[b]] += (double)keyed[b].key;
-    }
-    for (int32_t r = 0; r < R; r++) {
-        Share* share = &deal->shares[r];
-        share->ids = replica_ids, share->mb_of = mb_of;
-        for (int32_t b = 0; b < num; b++) {
-            if (replica_of[b] != r) { continue; }
-            for (int32_t i = cut[keyed[b].id]; i < keyed[b].id; i++) {
-                share->ids[share->num_ids] = ids[i];
-                share->mb_of[share->num_ids++] = share->num_mbs;
-            }
-            share->num_mbs++;
-        }
-        replica_ids += share->num_ids, mb_of += share->num_ids;
-    }
-    return STATUS_OK;
-}
-
-// Replica r's samples in about this many microbatches.
-static Status share_of(const Share** out, Search* search, const Candidate* candidate, int32_t r) {
-    Deal* deal = search->deals;
-    int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent;
-    while (deal != NULL && (deal->num_mbs != num_mbs || deal->end_percent != end_percent ||
-                            deal->num_pieces != candidate->num_pieces)) {
-        deal = deal->next;
-    }
-    if (deal == NULL) {
-        ARENA_TRY_NEW(deal, &search->lists, Deal, 1);
-        ARENA_TRY_NEW(deal->shares, &search->lists, Share, search->problem->R);
-        deal->num_mbs = num_mbs, deal->end_percent = end_percent, deal->num_pieces = candidate->num_pieces;
-        deal->next = search->deals;
-        search->deals = deal;
-        if (search->is_padded) { TRY(fill_padded(deal, search)); }
-    }
-    Share* share = &deal->shares[r];
-    if (share->mb_of == NULL) {
-        *share = search->dealt[r];
-        if (share->num_ids > 0) { TRY(fill_ragged(share, search, candidate)); }
-    }
-    *out = share;
-    return STATUS_OK;
-}
 
 // --- one replica ------------------------------------------------------------------------------------------
 
@@ -524,7 +111,8 @@ static void state_shape(State* state, bool is_padded, int32_t first, int32_t las
     for (int32_t i = 0; i < state->N; i++) {
         int32_t m = state->mb_of[i];
         if (m < first || m > last || is_cut(state, i)) { continue; }
-        add_sample(&shapes[m], &problem->samples[state->ids[i]]);
+        const PlanSample* sample = &problem->samples[state->ids[i]];
+        mb_shape_add(&shapes[m], sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
     }
     for (int32_t m = first; m <= last; m++) {
         const PlanSegment* piece = &state->problem.piece[m];
@@ -621,6 +209,14 @@ static Status set_order(State* state, int32_t quarters, Arena* arena) {
     return STATUS_OK;
 }
 
+static Status deal(const Share** out, Search* search, const Candidate* candidate, int32_t r) {
+    search->dealer.spent = 0;
+    TRY(dealer_share(out, &search->dealer, candidate->num_mbs, candidate->end_percent, candidate->num_pieces,
+                     r));
+    search->budget -= search->dealer.spent;
+    return STATUS_OK;
+}
+
 // Replica r by the candidate's settings; *fits false: the model state does not fit.
 static Status state_make(State* out, bool* fits, Search* search, const Candidate* candidate, int32_t r,
                          Arena* arena) {
@@ -629,7 +225,7 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     int32_t K = candidate->placement.num_chunks;
     const Share* share;
     PipePlace* place;
-    TRY(share_of(&share, search, candidate, r));
+    TRY(deal(&share, search, candidate, r));
     place = (PipePlace*)arena_alloc_raw(arena, sizeof *place);
     if (place == NULL) { return FAIL(STATUS_NO_MEMORY, "search: no host memory left"); }
     *fits = pipe_place_make(place, problem, &candidate->placement, search->replica[r]);
@@ -711,8 +307,6 @@ static Status evaluate(Candidate* candidate, Search* search, int64_t cutoff_ns) 
         bool fits;
         int64_t ns = INT64_MAX;
         int32_t r = search->probe[i];
-        const Share* share;
-        TRY(share_of(&share, search, candidate, r));  // (uses the arena of tries)
         arena_reset(&search->tries);
         TRY(state_make(&state, &fits, search, candidate, r, &search->tries));
         if (fits) { TRY(simulate(&ns, search, &state, cutoff_ns - (cutoff_ns < INT64_MAX))); }
@@ -883,14 +477,8 @@ static int32_t usual_count(const PlanProblem* problem, const Placement* placemen
     return (int32_t)(most < problem->num_samples ? most : problem->num_samples);
 }
 
-// The longest sample, of an average microbatch of a replica.
-static double longest_part(const Search* search, int64_t num_mbs) {
-    return search->most_causal_ns * search->problem->R * (double)num_mbs /
-           (search->sum_ns[0] + search->sum_ns[1]);
-}
-
 static int32_t usual_pieces(const Search* search, int64_t num_mbs) {
-    double num = ceil(longest_part(search, num_mbs));
+    double num = ceil(dealer_longest_part(&search->dealer, num_mbs));
     return num < 2 ? 2 : num < MOST_USUAL_PIECES ? (int32_t)num : MOST_USUAL_PIECES;
 }
 
@@ -1139,7 +727,9 @@ static Status exchange(State* slow, State* fast, Search* search, int64_t stop) {
         int32_t i = (int32_t)rng_below(&search->rng, (uint32_t)slow->N);
         int32_t j = (int32_t)rng_below(&search->rng, (uint32_t)fast->N), id = slow->ids[i];
         search->budget--;  // draws are cheap, but with samples of one size nothing else is spent
-        if (size_of(search, id) <= size_of(search, fast->ids[j])) { continue; }
+        if (dealer_size_of(&search->dealer, id) <= dealer_size_of(&search->dealer, fast->ids[j])) {
+            continue;
+        }
         if (is_cut(slow, i) || is_cut(fast, j)) { continue; }
         replace(&a, search->is_padded, i, fast->ids[j]);
         TRY(simulate(&a.makespan_ns, search, &a, slow->makespan_ns - 1));
@@ -1291,6 +881,23 @@ static Status sort_replicas(Search* search) {
     return STATUS_OK;
 }
 
+// The replica of the largest sample is tried first, then those of most samples.
+static void choose_probes(Search* search) {
+    const Share* dealt = search->dealer.dealt;
+    int32_t R = search->problem->R, largest = 0;
+    while (dealt[largest].num_ids == 0 || dealt[largest].ids[0] != search->dealer.by_size[0]) { largest++; }
+    search->probe[search->num_probes++] = largest;
+    for (int32_t r = 0; r < R; r++) {
+        int32_t i = search->num_probes;
+        if (r == largest) { continue; }
+        if (i < MAX_PROBES) { search->num_probes++; }
+        for (; i > 1 && dealt[search->probe[i - 1]].num_ids < dealt[r].num_ids; i--) {
+            if (i < MAX_PROBES) { search->probe[i] = search->probe[i - 1]; }
+        }
+        if (i < MAX_PROBES) { search->probe[i] = r; }
+    }
+}
+
 static Status make_states(State* states, Search* search, const Candidate* best) {
     for (int32_t r = 0; r < search->problem->R; r++) {
         bool fits;
@@ -1319,7 +926,7 @@ static Status search_cuts(State** states, Candidate* best, Search* search, const
     int32_t num_seeds = 0;
     State* pieces;
     search->cuts = true;
-    if (longest_part(search, best->num_mbs) < LEAST_CUT) { return STATUS_OK; }
+    if (dealer_longest_part(&search->dealer, best->num_mbs) < LEAST_CUT) { return STATUS_OK; }
     if (before->num_mbs > 0) { seeds[num_seeds++] = *before; }
     for (int32_t i = 0; i < NUM_CUTS && best->makespan_ns < INT64_MAX; i++) {
         seeds[num_seeds] = *best;
@@ -1356,8 +963,9 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     search->budget =
         budget_jobs(search->problem, sum / num_places < 4 * least ? sum / num_places : 4 * least);
     TRY(sort_replicas(search));
-    TRY(weigh(search));
-    TRY(deal_samples(search));
+    TRY(dealer_make(&search->dealer, search->problem, search->replica));
+    search->budget -= search->dealer.spent;
+    choose_probes(search);
     if (before->whole.num_mbs > 0) { search->budget /= 2; }
     const int64_t whole = search->budget;
     TRY(construct(&best, search, places, order, num_places, &before->whole, before->whole.num_mbs > 0));
@@ -1385,6 +993,7 @@ Status search_draft(Draft* out, const PlanProblem* problem, const Placement* pla
                      .rng = rng_seed((uint64_t)problem->num_samples)};
     Status status =
         search_all(out, &search, places, num_places, before != NULL ? before->hint : &none, arena);
+    dealer_free(&search.dealer);
     arena_free(&search.lists);
     arena_free(&search.tries);
     arena_free(&search.simulator);

@@ -5,8 +5,8 @@
 
 Writes test/golden/bpe_tiny_vocab.json, bpe_tiny_merges.txt (a small vocabulary trained on the texts below),
 and bpe_texts.json (the texts with their tokens in both vocabularies); bpe_qwen2_tokenizer.json and
-bpe_llama3_tokenizer.json (the small vocabulary, split as these models do) and bpe_like_texts.json (their tokens). The
-texts below are our own; GPT-2's vocabulary is not copied.
+bpe_llama3_tokenizer.json (the small vocabulary, split as these models do) and bpe_like_texts.json (their tokens);
+bpe_digits_texts.json (the tokens of bpe_tiny_tokenizer.json with Digits before ByteLevel). The texts below are our own; GPT-2's vocabulary is not copied.
 """
 import argparse
 import json
@@ -109,6 +109,18 @@ def write_likes(texts, folder):
         f.write("[\n" + ",\n".join(rows) + "\n]\n")
 
 
+def write_digits(texts, folder):
+    rows = [{"text": t} for t in texts if len(t) < 100 and any(c.isnumeric() for c in t)][::2]
+    for name in "digits", "runs":
+        tokenizer = Tokenizer.from_file(f"{folder}/bpe_tiny_tokenizer.json")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=name == "digits"),
+                                                           pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        for row, ids in zip(rows, encode_all(tokenizer, [row["text"] for row in rows])):
+            row[name] = ids
+    with open(f"{folder}/bpe_digits_texts.json", "w", encoding="ascii") as f:
+        f.write("[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="../shared/tokenizer", help="folder with vocab.json and merges.txt")
@@ -123,6 +135,7 @@ def main():
         lines = [json.dumps({"text": t, "tiny": a, "gpt2": b}, separators=(",", ":")) for t, a, b in rows]
         f.write("[\n" + ",\n".join(lines) + "\n]\n")
     write_likes(texts, args.out)
+    write_digits(texts, args.out)
 
 
 if __name__ == "__main__":

@@ -585,6 +585,8 @@ static void other_bpes_are_refused_by_field(void) {
         {"normalizer", "{\"type\": \"NFKC\"}", "normalizer is {\"type\":\"NFKC\"}, not null"},
         {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\"}, @]}",
          "pre_tokenizer.type is \"Sequence\""},
+        {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, @]}",
+         "pre_tokenizer.type is \"Sequence\""},
         {"pre_tokenizer.add_prefix_space", "true", "pre_tokenizer.add_prefix_space is true, not false"},
         {"pre_tokenizer.use_regex", "false", "pre_tokenizer.use_regex is false"},
         {"post_processor.type", "\"TemplateProcessing\"", "post_processor.type is \"TemplateProcessing\""},
@@ -646,6 +648,27 @@ static void other_llama3s_are_refused_by_field(void) {
     CHECK_FAILS(bpe_encode(bpe, ". the", 5, &tokens), STATUS_BAD_FORMAT, "cannot be split at byte 2");
     bpe_tokens_free(&tokens);
     bpe_close(bpe);
+}
+
+// SmolLM's and StarCoder's: digits are words alone, one by one or together, and blanks before them, too.
+static void digits_before_byte_level_equal_golden_tokens(void) {
+    static const char* const columns[] = {"digits", "runs"};
+    for (int i = 0; i < 2; i++) {
+        char path[] = "/tmp/dynapipe_digits_XXXXXX", json[120];
+        snprintf(json, sizeof json,
+                 "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
+                 "\"individual_digits\": %s}, @]}",
+                 i == 0 ? "true" : "false");
+        const Change with = {"pre_tokenizer", json, NULL};
+        char* text = changed_text(BPE, &with, 1);
+        CHECK(close(mkstemp(path)) == 0);
+        CHECK_OK(file_write(path, text, strlen(text)));
+        Tokenizer* tokenizer = open_options((TokenizerOptions){CHOICE_HF, {path}, 0, false, NULL});
+        check_golden(tokenizer, "test/golden/bpe_digits_texts.json", columns[i]);
+        tokenizer_close(tokenizer);
+        unlink(path);
+        free(text);
+    }
 }
 
 // As transformers wrote it over the years, and vocab.json with merges.txt: the same texts become the same
@@ -870,8 +893,8 @@ static void a_bpe_is_known_by_ids_and_merges(void) {
 // where it is refused for that, no remedy leads back to GPT-2's split.
 static void tokenizer_json_is_taken_first(void) {
     const Change split = {"pre_tokenizer",
-                          "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
-                          "\"individual_digits\": true}, @]}",
+                          "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Punctuation\", "
+                          "\"behavior\": \"Contiguous\"}, @]}",
                           NULL};
     const Change other = {"model.vocab.aa", "419", NULL};
     char *merges, *tables, *json, path[256];
@@ -998,6 +1021,7 @@ int main(int argc, char** argv) {
     }
     RUN(other_bpes_are_refused_by_field);
     RUN(other_llama3s_are_refused_by_field);
+    RUN(digits_before_byte_level_equal_golden_tokens);
     RUN(tokenizer_json_is_the_same_tokenizer);
     CHECK(mkdtemp(folder) != NULL);
     RUN(it_comes_back_as_it_was_written);

@@ -56,7 +56,7 @@ typedef struct {
 // clang-format off
 static const OptionSpec specs[] = {
     {"--out",          OPTION_STRING, FIELD(out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin, data.json"},
-    {"--tokenizer",    OPTION_STRING, FIELD(tokenizer),    "bytes", 0, 0, NULL, "DIR", "how text becomes tokens: as the folder of a model says (spiece.model or tokenizer.model; vocab.json and merges.txt; tokenizer.json as of GPT-2, Qwen2 or Llama 3), or bytes, or byt5"},
+    {"--tokenizer",    OPTION_STRING, FIELD(tokenizer),    "bytes", 0, 0, NULL, "DIR", "how text becomes tokens: as the folder of a model says (spiece.model or tokenizer.model; vocab.json and merges.txt; tokenizer.json as of GPT-2, Qwen2, Llama 3 or SmolLM), or bytes, or byt5"},
     {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "-1",    -1, 100000, NULL, "N", "sentinels after the pieces of spiece.model; -1: as tokenizer_config.json says, else 100, or 0 where pieces are sentinels"},
     {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
     {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},

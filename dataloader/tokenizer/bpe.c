@@ -17,9 +17,10 @@
 // White space is listed because PCRE2's \s includes U+180E, which Unicode removed from it in version 6.3.
 #define SPACES \
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define SPLIT_PATTERN                                                           \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+|" \
-    "[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
+// GPT-2's; behind Digits, whose digits are words alone, and end what is before them.
+#define SPLIT_PATTERN(digits, ends)                                              \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+|" digits "| ?[^" SPACES "\\p{L}\\p{N}]+|" \
+    "[" SPACES "]+(?![^" SPACES ends "])|[" SPACES "]+"
 
 enum {
     MAX_TOKEN_BYTES = 255,
@@ -260,9 +261,9 @@ static Status load_merges(Bpe* bpe, const json_t* root, const VocabFile* table) 
 
 // --- tokenizer.json --------------------------------------------------------------------------------------
 
-#define AS_GPT2                                                                                     \
-    "---> of tokenizer.json, only byte-level BPE as GPT-2's, or as Qwen2's and Llama 3's with one " \
-    "Split by a Regex, Isolated, before ByteLevel, works"
+#define AS_GPT2                                                                                      \
+    "---> of tokenizer.json, only byte-level BPE as GPT-2's works, with Digits before ByteLevel as " \
+    "SmolLM's, or with one Split by a Regex, Isolated, before ByteLevel as Qwen2's and Llama 3's"
 // Not where it is the split that is refused: these have none, and GPT-2's would give other ids.
 #define OR_TABLES AS_GPT2 "; else put vocab.json and merges.txt in its place"
 
@@ -295,6 +296,21 @@ static const char* split_of(json_t* root) {
         strcmp(list, "Sequence") == 0 && strcmp(first, "Split") == 0 && strcmp(behavior, "Isolated") == 0 &&
         !inverts && strcmp(second, "ByteLevel") == 0 && !has_prefix && !splits_again;
     return is_split ? regex : NULL;
+}
+
+// The pattern of SmolLM's and StarCoder's; NULL: it is another one.
+static const char* digits_of(json_t* root) {
+    const char *list, *first, *second;
+    int single, has_prefix, splits = 1;
+    const bool is_digits =
+        json_unpack(root, "{s:{s:s, s:[{s:s, s:b}, {s:s, s:b, s?b}!]}}", "pre_tokenizer", "type", &list,
+                    "pretokenizers", "type", &first, "individual_digits", &single, "type", &second,
+                    "add_prefix_space", &has_prefix, "use_regex", &splits) == 0 &&
+        strcmp(list, "Sequence") == 0 && strcmp(first, "Digits") == 0 && strcmp(second, "ByteLevel") == 0 &&
+        !has_prefix && splits;
+    return !is_digits ? NULL
+           : single   ? SPLIT_PATTERN("\\p{N}", "\\p{N}")
+                      : SPLIT_PATTERN("\\p{N}+", "\\p{N}");
 }
 
 // How many characters of a pattern are copied as they are; 0: Oniguruma, whose it is, reads them in another
@@ -405,7 +421,8 @@ static Status load_json(Bpe* bpe, json_t* root, const char* end, const char* pat
                  *added = json_object_get(root, "added_tokens");
     const char* split = split_of(root);
     size_t i;
-    TRY(check_rules(root, split != NULL, path));
+    bpe->pattern = digits_of(root);
+    TRY(check_rules(root, split != NULL || bpe->pattern != NULL, path));
     if (split != NULL) { TRY(translate(bpe, split, path)); }
     bpe->composes = json_is_object(json_object_get(root, "normalizer"));
 #ifndef DYNAPIPE_UTF8PROC
@@ -453,7 +470,7 @@ static Status compile_split(Bpe* bpe, const char* path) {
     int error;
     PCRE2_SIZE offset;
     uint32_t may_be_empty = 0;
-    const char* pattern = bpe->pattern != NULL ? bpe->pattern : SPLIT_PATTERN;
+    const char* pattern = bpe->pattern != NULL ? bpe->pattern : SPLIT_PATTERN(" ?\\p{N}+", "");
     bpe->split = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
     if (bpe->split != NULL) { (void)pcre2_pattern_info(bpe->split, PCRE2_INFO_MATCHEMPTY, &may_be_empty); }

@@ -1,5 +1,5 @@
 /*
-bpe.h -- text to tokens: exactly GPT-2's byte-level byte-pair encoding, or Qwen2's, or Llama 3's.
+bpe.h -- text to tokens: exactly GPT-2's byte-level byte-pair encoding, or Qwen2's, Llama 3's or SmolLM's.
 
     text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
 
@@ -10,8 +10,9 @@ U+0100, U+0101 ... ("Ġ", U+0120, is the blank). All checks of the tables happen
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
 Special tokens inside a text, such as "<|endoftext|>", are ordinary text; bpe_encode never returns one. Qwen2
-and Llama 3 split by another pattern, which their tokenizer.json has. Llama 3 takes words that are tokens
-whole. Qwen2 composes characters first (NFC), for which the library utf8proc is needed.
+and Llama 3 split by another pattern, which their tokenizer.json has, SmolLM and StarCoder digits from all
+else. Llama 3 takes words that are tokens whole. Qwen2 composes characters first (NFC), for which the library
+utf8proc is needed.
 
 Cost: a cached word is one look-up; another of n bytes O(n log n). Encoding writes the cache, so one thread
 per Bpe; everything else is read-only.
@@ -34,10 +35,10 @@ typedef struct {
     int64_t num_tokens, capacity;
 } BpeTokens;
 
-// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2, Qwen2 or Llama 3, which has
-// both. Other features (Unigram, other splits, normalizers ...) are refused by field; what does not affect
-// encoding is ignored. end: the text of the end-of-text token; NULL: "<|endoftext|>" or "<|end_of_text|>".
-// Messages name file, and token or line.
+// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2, Qwen2, Llama 3 or SmolLM,
+// which has both. Other features (Unigram, other splits, normalizers ...) are refused by field; what does not
+// affect encoding is ignored. end: the text of the end-of-text token; NULL: "<|endoftext|>" or
+// "<|end_of_text|>". Messages name file, and token or line.
 Status bpe_open(Bpe** out, const VocabFile* vocab, const VocabFile* merges, const char* end);
 void bpe_close(Bpe* bpe);  // NULL is allowed
 

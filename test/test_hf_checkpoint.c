@@ -213,6 +213,25 @@ static void wrong_configs_are_refused(void) {
     CHECK(strstr(status_message(), "train_gpt2") != NULL);
 }
 
+// A generation_config.json says where texts end, if it does; a broken one is no silence.
+static void ends_are_the_generations(void) {
+    TokenEnds ends = {{3}, 1};
+    HfConfig config;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s", make_edited("gpt2", &(Edit){0}, NULL));
+    CHECK(hf_config_read(&config, folder) && config.ends.num == 1);
+    CHECK(hf_ends_read(&ends, folder) && ends.num == 1 && ends.ids[0] == 3);
+    write_text(path_of("edited", "generation_config.json"), "{\"eos_token_id\": null}");
+    CHECK(hf_ends_read(&ends, folder) && ends.num == 1 && ends.ids[0] == 3);
+    write_text(path_of("edited", "generation_config.json"), "{\"eos_token_id\": [7, 8]}");
+    CHECK(hf_ends_read(&ends, folder) && ends.num == 2 && ends.ids[1] == 8);
+    CHECK(hf_config_read(&config, folder) && config.ends.num == 2 && config.ends.ids[0] == 7);
+    write_text(path_of("edited", "generation_config.json"), "[7]");
+    CHECK(!hf_config_read(&config, folder));
+    CHECK(strstr(status_message(), "generation_config.json: no JSON object --->") != NULL);
+    unlink(path_of("edited", "generation_config.json"));
+}
+
 // No kind is asked for, and no other is tried.
 static void a_broken_file_is_told_by_its_own_kind(void) {
     static const char* const kinds[] = {"gpt2", "t5", "llama"};
@@ -369,6 +388,7 @@ int main(int argc, char** argv) {
     RUN(padding_is_zero);
     RUN(wrong_tensors_are_refused);
     RUN(wrong_configs_are_refused);
+    RUN(ends_are_the_generations);
     RUN(a_broken_file_is_told_by_its_own_kind);
     RUN(another_model_is_refused);
     RUN(tensors_decide_whether_the_head_is_tied);

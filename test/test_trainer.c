@@ -164,6 +164,7 @@ static void wrong_flags_say_what_is_right(void) {
                                            {"--dropuot", "0", "did you mean --dropout"},
                                            {"--learning_rate=1", NULL, "did you mean --lr?"},
                                            {"--clip-grad", "1", "did you mean --grad-clip?"},
+                                           {"--max-steps=9", "--epochs=2", "--epochs 2 and"},
                                            {"--betas", "0.9", "two numbers"},
                                            {"--betas", "0.9,", "two numbers"},
                                            {"--betas", "0.9,1", "two numbers"},

@@ -180,6 +180,10 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
     TRY(options_take(specs, NUM_SPECS, out, &argc, argv, foreign));
     if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> --help lists all", argv[1]); }
     if (out->betas != NULL) { TRY(parse_betas(out)); }
+    if (out->epochs > 0 && out->steps != -1) {
+        return FAIL(STATUS_BAD_OPTION, "--epochs %d and -x (--max-steps) %d ---> give one of them",
+                    out->epochs, out->steps);
+    }
     if (out->epochs > 0) { out->steps = -out->epochs; }
     if (out->batch_tokens < 0) { out->batch_tokens = 0; }
     if (out->zero_stage > 1) {

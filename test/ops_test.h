@@ -50,6 +50,7 @@ typedef struct {
     int i, T, C, OC, S;
     bool flag;
     float scale;
+    const void* about;  // the operation's
     void* scratch;
     void* detail;
     int num;
@@ -58,6 +59,7 @@ typedef struct {
 
 typedef struct {
     const char* name;
+    const void* about;  // of operations that are alike
     void (*make)(Case*);
     void (*call)(const Case*, OpsContext*);
     void (*reference)(Case*);
@@ -370,7 +372,7 @@ static Case op_case;
 
 static inline bool op_check_case(const Op* op, int i) {
     Case* c = &op_case;
-    *c = (Case){.i = i};
+    *c = (Case){.i = i, .about = op->about};
     op->make(c);
     float* aligned[MAX_ARRAYS] = {0};  // its values where all arrays begin at multiples of 16 bytes
     if (i > 0 && i % 4 == 2) {

@@ -5,13 +5,8 @@
 # fed one sample at a time.
 # concerns: dynapipe_plugin/adapters dynapipe_plugin/cuda llmc/cuda test/foreign_llmc_cuda test/cuda_emu test/ptx
 . "$(dirname "$0")/train_lib.sh"
-skip() {
-    echo "skip adapter for CUDA: $1"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-}
 nvcc=$(make --no-print-directory -s BACKEND=emu print-nvcc)
-[ -n "$nvcc" ] || skip "no nvcc ---> cuda-nvcc, cuda-cudart-dev, libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
+[ -n "$nvcc" ] || skip_all "no nvcc ---> cuda-nvcc, cuda-cudart-dev, libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 include=$(make --no-print-directory -s BACKEND=emu print-cuda-include)
 root=$PWD tree=$work/tree emu=build/release-emu${EMU_ARCH-}-fp32 plain_tree=$work/plain
 env -u BUILD make --no-print-directory -s -j2 BACKEND=emu PRECISION=FP32 emulator >"$work/emu.log" 2>&1 || { cat "$work/emu.log"; exit 1; }

@@ -3,35 +3,16 @@
 # takes more registers or spills more than dev/results/kernel_resources.md says; a program that finds no GPU says what would
 # work, once, with exit status 2; and the Makefile's errors name what to do.
 # concerns: llmc/cuda dynapipe_plugin/cuda dynapipe_plugin/adapters cuda.mk
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 . dev/mpi_env.sh
 unset GPU_ARCHS PTX_ARCH KEEP_PTX PRECISION BACKEND NO_NCCL DEBUG
-passed=0 failed=0 skipped=0
-work=$(mktemp -d)
 export DYNAPIPE_CACHE=$work/costs
-trap 'rm -rf "$work"' EXIT
-if ! make -s BACKEND=cuda cuda-found DYNAPIPE=1 >"$work/found" 2>&1; then
-    echo "skip test_cuda_build: $(head -1 "$work/found")"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-fi
+make -s BACKEND=cuda cuda-found DYNAPIPE=1 >"$work/found" 2>&1 || skip_all "$(head -1 "$work/found")"
 cat "$work/found"
 export JOBS=${JOBS:-2}
 # From the PTX that users' builds have, with optimization for one card, whose registers are compared; for the others quickly,
 # without. FULL=1: all as for users (minutes).
 [ -n "${FULL:-}" ] || export GPU_ARCHS=90 PTX_ARCH=80 KEEP_PTX=1
-
-ok() {  # 0|1 (0: fine), what, log
-    if [ "$1" -eq 0 ]; then
-        passed=$((passed + 1))
-        echo "ok   $2"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $2"
-        [ -z "${3:-}" ] || tail -30 "$3"
-    fi
-}
 
 # --- all programs, all cards ---------------------------------------------------------------------------------
 programs=()
@@ -81,8 +62,7 @@ no_gpu() {  # name, messages at most, command...
     ok $? "$name without a GPU: exit status $rc (2), $said message (at most $most) with a way out" "$work/$name.out"
 }
 if nvidia-smi -L >/dev/null 2>&1; then
-    echo "skip a machine with a GPU has no such errors ---> dev/gpu_check.sh for what it can show"
-    skipped=$((skipped + 1))
+    skip "a machine with a GPU has no such errors ---> dev/gpu_check.sh for what it can show"
 else
     make -s build/release/bench_lengths >/dev/null 2>&1 && build/release/bench_lengths --out "$work/train.bin" --samples 50 --vocab 300 >"$work/lengths.log" 2>&1
     ok $? "samples of made-up lengths" "$work/lengths.log"
@@ -114,6 +94,4 @@ chmod +x "$work/nvcc"
 refuses "CUDA 11" "CUDA 12.0" NVCC="$work/nvcc"
 make -s BACKEND=cuda cuda-found NCCL_HOME=/nowhere NO_NCCL=1 2>&1 | grep -q "left out"
 ok $? "NO_NCCL=1 leaves NCCL out"
-
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -2,30 +2,19 @@
 # This repository's models under dynapipe_check_model() where values live on a GPU: the emulator's, in bf16. And dev/gpu_check.sh,
 # which nobody runs here: what it makes of a machine that has what it needs, or has not, with stand-ins for the machine's tools.
 # concerns: llmc/cuda dynapipe_plugin/cuda dynapipe_plugin/measure dev/gpu_check.sh test/cuda_emu test/ptx
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 . dev/mpi_env.sh
 unset MAKEFLAGS MFLAGS BUILD BACKEND PRECISION CFLAGS
-skip() {  # what is missing, remedy
-    echo "skip $(basename "$0" .sh): $1 ---> $2"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-}
-command -v g++ >/dev/null || skip "no g++" "dev/setup.sh"
-command -v mpicc >/dev/null || skip "no mpicc" "dev/setup.sh"
-[ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip "no nvcc" "install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
-out=build/release-emu${EMU_ARCH-}-bf16
+command -v g++ >/dev/null || skip_all "no g++ ---> dev/setup.sh"
+command -v mpicc >/dev/null || skip_all "no mpicc ---> dev/setup.sh"
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip_all "no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
+log=$work/gpu_check.log out=build/release-emu${EMU_ARCH-}-bf16
 make -s -j2 BACKEND=emu PRECISION=BF16 $out/cuda_check $out/cuda_bench_steps 2>&1 || exit 1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 $out/cuda_check >"$work/log" 2>&1
 rc=$?
 cat "$work/log"
 read -r passed failed skipped < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$work/log" | tail -1)
 [ $rc -eq 0 ] || [ "${failed:=0}" -gt 0 ] || failed=1
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -5 "$work/gpu_check.log"; fi
-}
 
 # --- dev/gpu_check.sh --------------------------------------------------------------------------------------------
 export GPU_CHECK_WORK=$work/parts OUT=$work/out
@@ -108,5 +97,4 @@ EMULATED=1 EMU_CUBLASLT_REFUSE=15:192 gpu_check steps
 ok $? "a product that cuBLASLt refuses is a failure: $(grep -hom1 'cuBLASLt refused [0-9]* products' "$work"/out/gpu-emulator.md)"
 EMULATED=1 gpu_check steps
 ok $? "the same where it serves them all"
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -5,21 +5,14 @@
 # streams run, and each build goes on from the other's checkpoints, as close as its own rounding.
 # Law: the profiler measures that model and writes a cost file of that precision and card.
 # concerns: llmc/cuda trainer test/cuda_emu test/ptx
-set -u
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. "$(dirname "$0")/check_lib.sh"
 . dev/mpi_env.sh
 export OMP_NUM_THREADS=1
 build=build/${BUILD:-release}
-work=$(mktemp -d)
 export DYNAPIPE_CACHE=$work/costs
-trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
 
-if [ -z "$(make -s BACKEND=emu print-nvcc)" ]; then
-    echo "skip test_cuda_stock: no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-fi
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] ||
+    skip_all "no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 must_build() {
     make -s -j2 "$@" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 }
@@ -31,15 +24,6 @@ done
 declare -A trainer=([cpu]=$build/train_gpt2 [fp32]=$build-emu${EMU_ARCH-}-fp32/train_gpt2 [bf16]=$build-emu${EMU_ARCH-}-bf16/train_gpt2
     [cpu-t5]=$build/train_t5 [fp32-t5]=$build-emu${EMU_ARCH-}-fp32/train_t5 [bf16-t5]=$build-emu${EMU_ARCH-}-bf16/train_t5)
 
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then
-        passed=$((passed + 1))
-        echo "ok   $2"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $2"
-    fi
-}
 
 run() {  # name, build, arguments...: output in $work/NAME.log, checkpoints in $work/NAME
     local name=$1 which=$2
@@ -166,5 +150,4 @@ for precision in cpu fp32 bf16; do
 done
 [ "$versions" = " 30 30 51" ]
 ok $? "versions and master weights:$versions"
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+finish

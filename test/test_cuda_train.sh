@@ -5,11 +5,8 @@
 # concerns: llmc/cuda llmc/model llmc/transformer llmc/head dynapipe_plugin/cuda dynapipe_plugin/run test/cuda_emu test/ptx
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/train_lib.sh"
-[ -n "$(make -s BACKEND=emu print-nvcc)" ] || {
-    echo "skip $(basename "$0" .sh): no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-}
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] ||
+    skip_all "no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 make_emulated() {  # precision, build, target...
     local precision=$1 build=$2 out
     out=build/$build-emu${EMU_ARCH-}-${precision,,}

@@ -2,20 +2,12 @@
 # dev/data: every script on a small file of the form that it is for, then through prepare_data. What they fetch comes from
 # a server in here (HF_ENDPOINT), which breaks off in the middle of the first file.
 # concerns: dev/data
-set -u
-cd "$(dirname "$0")/.."
-command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
+. "$(dirname "$0")/check_lib.sh"
+command -v python3 >/dev/null || skip_all "no python3"
 make --no-print-directory -s prepare_data || exit 1
-dir=$(mktemp -d)
-server=
+dir=$work server=
 trap 'rm -rf "$dir"; [ -z "$server" ] || kill "$server"' EXIT
 python=${PYTHON:-python3}
-passed=0 failed=0 skipped=0
-check() {  # what, command...: the command must succeed
-    local what=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $what"; fi
-}
 run() { "$python" "dev/data/$1.py" "${@:2}"; }
 fails() {  # words, script...: exit status 1 and a message with these words
     local words=$1 output rc
@@ -88,10 +80,9 @@ if [ -e "$dir/texts.parquet" ]; then
     check "Tulu's Parquet" run tulu3 --file "$dir/train-00000.parquet" --out "$dir/tulu3p.jsonl" >/dev/null
     check "has the same records" cmp -s "$dir/tulu3.jsonl" "$dir/tulu3p.jsonl"
 else
-    skipped=$((skipped + 1))
     printf 'PAR1 and so on' >"$dir/x.parquet"
     fails "a Parquet file ---> pip install pyarrow" huggingface --file "$dir/x.parquet" --out "$dir/x"
-    echo "skip Parquet: no pyarrow ---> pip install pyarrow, PYTHON=/path/python3"
+    skip "Parquet: no pyarrow ---> pip install pyarrow, PYTHON=/path/python3"
 fi
 fails "a record without instruction, output" alpaca --file "$dir/tulu-rows.jsonl" --out "$dir/x"
 fails "no record in the input" alpaca --file <(echo '[]') --out "$dir/x"
@@ -154,5 +145,4 @@ fails "--split train: a/two has test" huggingface --dataset a/two --config x --o
 fails "HTTP 404, it is not there" huggingface --dataset a/absent --out "$dir/x"
 fails "HTTP 404, it is not there ---> it may have moved: fetch it elsewhere and name it with --file" flan --downloads "$dir/cache" --out "$dir/x"
 check "where GPT-2's tokenizer is" [ "$(run tokenizer gpt2 --urls --out "$dir" | wc -l)" -eq 2 ]
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

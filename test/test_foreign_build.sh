@@ -5,19 +5,12 @@
 # compiles as C99 to C++20 and by nvcc beside the family's macros, and structs and functions are those of interface 1.
 # MPICH beside Open MPI (mpicc.mpich, mpiexec.mpich on PATH): built and run with that too.
 # concerns: dynapipe_plugin/dynapipe.h dynapipe_plugin/dynapipe.mk dynapipe_plugin/sources.mk dynapipe_plugin/install dynapipe_plugin/adapters dev/dist.py
-cd "$(dirname "$0")/.." || exit 1
-set -u
+. "$(dirname "$0")/check_lib.sh"
 . dev/mpi_env.sh
 unset BUILD CFLAGS MAKEFLAGS MFLAGS MAKELEVEL CC DYNAPIPE  # (a make that runs this test is not the one meant)
-passed=0 failed=0 skipped=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 export DYNAPIPE_OPT=-O0  # quick
+log=$work/said
 
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -20 "$work/said" | sed 's/^/    /'; fi
-}
-skip() { skipped=$((skipped + 1)); echo "skip $1 ---> $2"; }
 build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }
 has() { grep -qE -- "$1" "$work/said"; }
 compiled() { grep -c '^cc dynapipe_plugin/' "$work/said"; }
@@ -154,7 +147,7 @@ if command -v mpirun >/dev/null; then
     runs 2
     ok $? "two ranks: $(tail -1 "$work/said")"
 else
-    skip "two ranks" "no mpirun"
+    skip "two ranks ---> no mpirun"
 fi
 runs
 ok $? "one process: $(tail -1 "$work/said")"
@@ -180,7 +173,7 @@ if [ -n "$(make -C "$root" -s BACKEND=cuda print-cuda-include 2>/dev/null)" ]; t
     ok $? "the library for GPUs"
     libraries+=" build/dynapipe/libdynapipe_cuda.a"
 else
-    skip "names of the library for GPUs" "no CUDA headers here"
+    skip "names of the library for GPUs ---> no CUDA headers here"
 fi
 for library in $libraries; do
     nm -g --defined-only "$library" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >"$work/exported"
@@ -229,9 +222,9 @@ if command -v g++ >/dev/null; then
     if command -v nvcc >/dev/null; then
         links=${links//-Wl,/-Xlinker } links=${links//-pthread/-Xcompiler -pthread}
         linker=nvcc together "nvcc and C++17" "nvcc -x cu -std=c++17 -Werror all-warnings first.cpp" "g++ -std=c++17 $strict second.cpp"
-    else skip "by nvcc" "no nvcc here"; fi
+    else skip "by nvcc ---> no nvcc here"; fi
 else
-    skip "two files of one program" "no g++ here"
+    skip "two files of one program ---> no g++ here"
 fi
 
 # --- sample files --------------------------------------------------------------------------------------------------
@@ -283,7 +276,7 @@ if command -v mpicc.mpich >/dev/null && command -v mpiexec.mpich >/dev/null; the
     build train_gpt2 DYNAPIPE=1 DYNAPIPE_MPICC=mpicc.mpich && ldd train_gpt2 | grep -q libmpich && timeout 60 mpiexec.mpich -np 2 ./train_gpt2 >"$work/said" 2>&1 && has "^2 ranks, sum 3"
     ok $? "MPICH: two ranks: $(tail -1 "$work/said")"
 else
-    skip "MPICH" "no mpicc.mpich here (libmpich-dev, mpich)"
+    skip "MPICH ---> no mpicc.mpich here (libmpich-dev, mpich)"
 fi
 
 # --- what is missing -----------------------------------------------------------------------------------------------
@@ -350,7 +343,6 @@ if command -v nvcc >/dev/null; then
         ok $? "two MPIs in one program are refused"
     fi
 else
-    skip "CUDA" "no nvcc here"
+    skip "CUDA ---> no nvcc here"
 fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -4,11 +4,7 @@
 # is written (CRLF, no last newline, blanks, #if branches, another name); twice is once; --remove leaves every byte as it was,
 # or names what somebody changed and touches nothing; a tree of no family is refused with what was looked for.
 # AWK=path: one awk; without, every awk of this machine.
-set -u
-cd "$(dirname "$0")/.."
-passed=0 failed=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/check_lib.sh"
 export LC_ALL=C
 
 ok() {  # 0|1 (0: fine), what
@@ -297,5 +293,4 @@ for awk_name in ${AWK:-mawk gawk busybox original-awk}; do
     for law in where_lines_go however_it_is_written a_place_is_missing somebody_changed_it links_and_objects not_writable wrong_use; do $law; done
     echo "ok   with $awk_name: $((passed - before)) checks"
 done
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+finish

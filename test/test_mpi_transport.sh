@@ -1,16 +1,13 @@
 #!/usr/bin/env bash
 # The MPI transport under mpirun: the cases of every transport, failures that must end everybody, and whether
 # messages arrive while their sender computes, with and without single-copy shared memory.
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 . dev/mpi_env.sh
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-passed=0 failed=0
-command -v mpirun >/dev/null && command -v mpicc >/dev/null || { echo "skip MPI transport: no mpirun or mpicc here"; echo "0 passed, 0 failed, 1 skipped"; exit 77; }
+command -v mpirun >/dev/null && command -v mpicc >/dev/null || skip_all "no mpirun or mpicc here"
 out=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 make --no-print-directory -s "$out/mpi_transport" "$out/mpi_transport_chunks" || exit 1
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$work/log
 
 # name, expected exit (0, or "bad" for any other), words that must be in the output, command...
 expect() {
@@ -23,11 +20,8 @@ expect() {
         0:* | bad:0 | bad:124) false;;
         *) true;;
     esac
-    if [ $? -eq 0 ] && grep -qF -- "$words" "$log" && [ $((SECONDS - begin)) -le 30 ]; then
-        passed=$((passed + 1)); echo "ok   $name"
-    else
-        failed=$((failed + 1)); echo "FAIL $name (exit $rc, $((SECONDS - begin)) s)"; tail -20 "$log"
-    fi
+    [ $? -eq 0 ] && grep -qF -- "$words" "$log" && [ $((SECONDS - begin)) -le 30 ]
+    ok $? "$name (exit $rc, $((SECONDS - begin)) s)" "$log"
 }
 
 for np in 1 2 4; do
@@ -49,7 +43,8 @@ unset OMPI_MCA_odls_base_sigkill_timeout
 begin=$SECONDS
 expect "a rank gives up" bad "rank 1: the disk is full" mpirun -np 4 "$out/mpi_transport" abort
 expect "a rank is killed" bad "signal 9" mpirun -np 4 "$out/mpi_transport" kill
-if [ $((SECONDS - begin)) -gt 20 ]; then failed=$((failed + 1)); echo "FAIL the others took too long to end"; fi
+[ $((SECONDS - begin)) -le 20 ]
+ok $? "the others end soon"
 
 # Does a thread have to move messages while ranks compute? All ranks find the same, and messages arrive whole with one.
 expect "how messages move" 0 "messages are received" mpirun -np 3 "$out/mpi_transport" measure
@@ -60,21 +55,14 @@ for mechanism in cma none; do
     expect "waiting, single copy $mechanism" 0 "passed" \
         env OMPI_MCA_btl_vader_single_copy_mechanism=$mechanism mpirun -np 4 "$out/mpi_transport" wait
     grep waiting "$log" | sort | head -1
-    if awk '/^waiting/ && $3 > 40 {dear++} /^waiting/ {n++} END {exit !(n == 3 && dear == 0)}' "$log"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)); echo "FAIL ranks that wait take time from ranks that compute"; cat "$log"
-    fi
+    awk '/^waiting/ && $3 > 40 {dear++} /^waiting/ {n++} END {exit !(n == 3 && dear == 0)}' "$log"
+    ok $? "ranks that wait take no time from ranks that compute" "$log"
     expect "overlap, single copy $mechanism" 0 "passed" env OMPI_MCA_btl_vader_single_copy_mechanism=$mechanism \
         mpirun -np 2 "$out/mpi_transport" overlap
     grep overlap "$log"
-    if awk '/^overlap/ && $4 > 80 {late++} /^overlap/ {n++} END {exit !(n == 3 && late < 3)}' "$log"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1)); echo "FAIL messages waited for their sender"
-    fi
+    awk '/^overlap/ && $4 > 80 {late++} /^overlap/ {n++} END {exit !(n == 3 && late < 3)}' "$log"
+    ok $? "messages do not wait for their sender"
 done
 expect "exchange without single copy" 0 "passed" env OMPI_MCA_btl_vader_single_copy_mechanism=none \
     mpirun -np 4 "$out/mpi_transport" exchange
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+finish

@@ -2,11 +2,7 @@
 # dynapipe_plugin/mpirun.sh and dev/slurm_train.sh give the status of what they started, also where it ends by itself while they
 # answer a signal. Stand-ins sleep and exit; no MPI is needed.
 # concerns: dynapipe_plugin/mpirun.sh dev/slurm_train.sh
-set -u
-cd "$(dirname "$0")/.."
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+. "$(dirname "$0")/check_lib.sh"
 printf '#!/bin/sh\ntrap "" USR1\nsleep "$1"\nexit "$2"\n' >"$work/ranks"
 printf '#!/bin/sh\necho "$@" >>"%s/queue"\n' "$work" >"$work/scontrol"
 # an mpirun that loses the first SIGUSR1, and a rank of it
@@ -41,14 +37,8 @@ ends() {  # expected status, seconds and status of the ranks, signal, command...
     pkill "-$signal" -P "$job" -f "$1"
     wait "$job"
     got=$?
-    if [ $got -eq "$expected" ]; then
-        passed=$((passed + 1))
-        echo "ok   $(basename "$1"), SIG$signal, ranks end after $seconds s with $status: $got"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $(basename "$1"), SIG$signal, ranks end after $seconds s with $status: $got, not $expected"
-        cat "$work/log"
-    fi
+    [ $got -eq "$expected" ]
+    ok $? "$(basename "$1"), SIG$signal, ranks end after $seconds s with $status: $got ($expected)" "$work/log"
 }
 for seconds in 0.3 0.6; do
     for signal in USR1 TERM; do
@@ -62,18 +52,12 @@ prints() {  # status of the ranks, lines
     local got lines
     MPIRUN=$work/failing dynapipe_plugin/mpirun.sh "$1" 2>"$work/log"
     got=$? lines=$(grep -v '^-*$' "$work/log")
-    if [ $got -eq "$1" ] && [ "$lines" = "$2" ]; then
-        passed=$((passed + 1))
-        echo "ok   status $1: $lines"
-    else
-        failed=$((failed + 1))
-        echo "FAIL status $1: $got, $lines"
-    fi
+    [ $got -eq "$1" ] && [ "$lines" = "$2" ]
+    ok $? "status $1: $got, $lines"
 }
 prints 7 "error: what is wrong ---> what to do"
 prints 137 "error: what is wrong ---> what to do
 mpirun noticed that process rank 0 with PID 0 on node vm exited on signal 9 (Killed).
 mpirun.sh: exit status 137, as by SIGKILL"
 for status in 0 3; do ends $status 0.6 $status USR1 dev/slurm_train.sh ranks 0.6 $status -o "$work/out"; done
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+finish

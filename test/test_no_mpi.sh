@@ -2,20 +2,12 @@
 # Without MPI on the machine: the trainers and the data tools build and run, on one rank.
 # SANITIZE=1 (make asan): the same under the address sanitizer; MPI's own leaks are not in the way here, so none is allowed.
 # concerns: dynapipe_plugin/run/session Makefile dynapipe_plugin/sources.mk
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 unset BUILD CFLAGS
-passed=0 failed=0
-work=$(mktemp -d)
 export DYNAPIPE_CACHE=$work/costs
-trap 'rm -rf "$work"' EXIT
 build=no-mpi${SANITIZE:+-asan}
 out=build/$build opt=-O0
 [ -n "${SANITIZE:-}" ] && opt="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; fi
-}
 
 # Every program of this machine but what tells of MPI.
 mkdir "$work/bin"
@@ -34,7 +26,7 @@ env -i PATH="$PATH" HOME="$work" make --no-print-directory -n prepare_data >/dev
 ok $? "make needs nothing of the environment but PATH: $(head -1 "$work/bare.log")"
 
 make --no-print-directory -s -j"$(nproc)" BUILD=$build OPT="$opt" $out/train_gpt2 $out/train_gpt2-dynapipe $out/prepare_data $out/dev/make_tasks \
-    >"$work/build.log" 2>&1 || { cat "$work/build.log"; ok 1 "the programs build"; echo "$passed passed, $failed failed, 0 skipped"; exit 1; }
+    >"$work/build.log" 2>&1 || { cat "$work/build.log"; ok 1 "the programs build"; finish; }
 ! grep 'warning:' "$work/build.log"
 ok $? "the programs build, without a warning"
 ! ldd $out/train_gpt2 $out/train_gpt2-dynapipe | grep -E 'libmpi|libopen-rte'
@@ -58,5 +50,4 @@ for launcher in OMPI_COMM_WORLD_SIZE MV2_COMM_WORLD_SIZE PMI_SIZE SLURM_STEP_NUM
     [ $? -ne 0 ] && grep -q '2 processes were started, but this program was built without MPI --->' "$work/log"
     ok $? "$launcher=2: $(tail -1 "$work/log")"
 done
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+finish

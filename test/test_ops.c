@@ -481,132 +481,24 @@ static void dmatmul_gelu_reference(Case* c) {
     c->a[0].tolerance = 2 * rounded_tolerance(c->OC, c->a[0].n);
 }
 
-static void gelu_make(Case* c) {
-    elementwise_shape(c);
-    out_x(c, (size_t)(c->T * c->C));
-    add_ends(c, in_x(c, (size_t)(c->T * c->C), 3.0));
-}
-static void gelu_call(const Case* c, OpsContext* context) {
-    gelu_forward(AX(0), AX(1), c->a[0].n, context);
-}
-static void gelu_reference(Case* c) {
-    double* most = most_of(c, 0);
-    for (size_t i = 0; i < c->a[0].n; i++) { R(0)[i] = gelu(R(1)[i]), most[i] = gelu_most(R(1)[i], R(0)[i]); }
-}
-
-static void dgelu_make(Case* c) {
-    elementwise_shape(c);
-    out_x(c, (size_t)(c->T * c->C)), in_x(c, (size_t)(c->T * c->C), 1.0);
-    add_ends(c, in_x(c, (size_t)(c->T * c->C), 2.5));
-}
-static void dgelu_call(const Case* c, OpsContext* context) {
-    gelu_backward(AX(0), AX(1), AX(2), c->a[0].n, context);
-}
-static double dgelu_loss(Case* c) {
-    double loss = 0.0;
-    for (size_t i = 0; i < c->a[0].n; i++) { loss += gelu(R(2)[i]) * R(1)[i]; }
-    return loss;
-}
-static void dgelu_reference(Case* c) {
-    for (size_t i = 0; i < c->a[0].n; i++) { R(0)[i] = R(1)[i] * gelu_slope(R(2)[i]); }
-    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
-}
-
 // x Phi(x) by erfc, which is relatively accurate in the negative tail; there float32's argument is not: 2 x^2
 // of its roundings.
-static double normal_cdf(double x) {
-    return 0.5 * erfc(-x / sqrt(2.0));
+static double exact_gelu(double x) {
+    return x * 0.5 * erfc(-x / sqrt(2.0));
+}
+static double exact_gelu_slope(double x) {
+    return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
 }
 static double exact_gelu_most(double x, double ref) {
     const double relative = FLOATX_EPS + FLOAT_EPS * (12.0 + 2.0 * fmin(x * x, 200.0));
     return relative * fabs(ref) + 1e-29;
 }
-static void exact_gelu_call(const Case* c, OpsContext* context) {
-    exact_gelu_forward(AX(0), AX(1), c->a[0].n, context);
+static double relu(double x) {
+    return x <= 0.0 ? 0.0 : x;
 }
-static void exact_gelu_reference(Case* c) {
-    double* most = most_of(c, 0);
-    for (size_t i = 0; i < c->a[0].n; i++) {
-        R(0)[i] = R(1)[i] * normal_cdf(R(1)[i]), most[i] = exact_gelu_most(R(1)[i], R(0)[i]);
-    }
+static double relu_slope(double x) {
+    return x > 0.0 ? 1.0 : 0.0;
 }
-static void dexact_gelu_call(const Case* c, OpsContext* context) {
-    exact_gelu_backward(AX(0), AX(1), AX(2), c->a[0].n, context);
-}
-static double dexact_gelu_loss(Case* c) {
-    double loss = 0.0;
-    for (size_t i = 0; i < c->a[0].n; i++) { loss += R(2)[i] * normal_cdf(R(2)[i]) * R(1)[i]; }
-    return loss;
-}
-static void dexact_gelu_reference(Case* c) {
-    for (size_t i = 0; i < c->a[0].n; i++) {
-        const double x = R(2)[i];
-        R(0)[i] = R(1)[i] * (normal_cdf(x) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI));
-    }
-    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
-}
-
-static void relu_make(Case* c) {
-    gelu_make(c);
-    for (size_t i = 5; i < c->a[1].n; i += 5) { c->a[1].host[i] = i % 2 == 0 ? 0.0f : -0.0f; }
-}
-static void relu_call(const Case* c, OpsContext* context) {
-    relu_forward(AX(0), AX(1), c->a[0].n, context);
-}
-static void relu_reference(Case* c) {
-    for (size_t i = 0; i < c->a[0].n; i++) { R(0)[i] = R(1)[i] <= 0.0 ? 0.0 : R(1)[i]; }
-}
-static void drelu_make(Case* c) {
-    dgelu_make(c);
-}
-static void drelu_call(const Case* c, OpsContext* context) {
-    relu_backward(AX(0), AX(1), AX(2), c->a[0].n, context);
-}
-static void drelu_reference(Case* c) {
-    for (size_t i = 0; i < c->a[0].n; i++) { R(0)[i] = R(2)[i] > 0.0 ? R(1)[i] : 0.0; }
-}
-
-static void gated_make(Case* c) {
-    elementwise_shape(c);
-    out_x(c, (size_t)(c->T * c->C));
-    add_ends(c, in_x(c, (size_t)(c->T * 2 * c->C), 2.0));
-}
-static void gated_call(const Case* c, OpsContext* context) {
-    gated_gelu_forward(AX(0), AX(1), c->T, c->C, context);
-}
-static size_t gate_of(const Case* c, size_t i) {  // of value i of (T, F) in (T, 2F)
-    return i / (size_t)c->C * 2 * (size_t)c->C + i % (size_t)c->C;
-}
-static void gated_reference(Case* c) {
-    double* most = most_of(c, 0);
-    for (size_t i = 0; i < c->a[0].n; i++) {
-        const double a = R(1)[gate_of(c, i)], b = R(1)[gate_of(c, i) + (size_t)c->C];
-        R(0)[i] = gelu(a) * b, most[i] = gelu_most(a, R(0)[i]);
-    }
-}
-static void dgated_make(Case* c) {
-    elementwise_shape(c);
-    const size_t n = (size_t)(c->T * c->C);
-    out_x(c, 2 * n), in_x(c, n, 1.0), in_x(c, 2 * n, 1.5);
-}
-static void dgated_call(const Case* c, OpsContext* context) {
-    gated_gelu_backward(AX(0), AX(1), AX(2), c->T, c->C, context);
-}
-static double dgated_loss(Case* c) {
-    double loss = 0.0;
-    for (size_t i = 0; i < c->a[1].n; i++) {
-        loss += R(1)[i] * gelu(R(2)[gate_of(c, i)]) * R(2)[gate_of(c, i) + (size_t)c->C];
-    }
-    return loss;
-}
-static void dgated_reference(Case* c) {
-    for (size_t i = 0; i < c->a[1].n; i++) {
-        const size_t at = gate_of(c, i), other = at + (size_t)c->C;
-        R(0)[at] = R(1)[i] * R(2)[other] * gelu_slope(R(2)[at]), R(0)[other] = R(1)[i] * gelu(R(2)[at]);
-    }
-    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
-}
-
 static double silu(double x) {
     return x / (1.0 + exp(-x));
 }
@@ -614,38 +506,106 @@ static double silu_slope(double x) {
     const double s = 1.0 / (1.0 + exp(-x));
     return s + x * s * (1.0 - s);
 }
-static void silu_make(Case* c) {
-    gated_make(c);
+static double silu_most(double x, double ref) {
+    return gelu_most(fmin(fabs(x), 88.0), ref);
 }
-static void silu_call(const Case* c, OpsContext* context) {
-    gated_silu_forward(AX(0), AX(1), c->T, c->C, context);
+
+typedef struct {
+    double (*value)(double x), (*slope)(double x);
+    double (*most)(double x, double ref);  // NULL: exact
+    void (*forward)(floatX* out, const floatX* inp, size_t num_values, OpsContext* context);
+    void (*backward)(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
+                     OpsContext* context);
+    // of gated ones, instead: value(a) * b, a | b in each row of (T, 2C)
+    void (*gated_forward)(floatX* out, const floatX* inp, int T, int C, OpsContext* context);
+    void (*gated_backward)(floatX* dinp, const floatX* dout, const floatX* inp, int T, int C,
+                           OpsContext* context);
+} Activation;
+
+static const Activation gelus = {gelu, gelu_slope, gelu_most, gelu_forward, gelu_backward, NULL, NULL},
+                        exact_gelus = {exact_gelu,
+                                       exact_gelu_slope,
+                                       exact_gelu_most,
+                                       exact_gelu_forward,
+                                       exact_gelu_backward,
+                                       NULL,
+                                       NULL},
+                        relus = {relu, relu_slope, NULL, relu_forward, relu_backward, NULL, NULL},
+                        gated_gelus = {gelu, gelu_slope,         gelu_most,          NULL,
+                                       NULL, gated_gelu_forward, gated_gelu_backward},
+                        gated_silus = {silu, silu_slope,         silu_most,          NULL,
+                                       NULL, gated_silu_forward, gated_silu_backward};
+
+static const Activation* activation_of(const Case* c) {
+    return (const Activation*)c->about;
 }
-static void silu_reference(Case* c) {
-    double* most = most_of(c, 0);
-    for (size_t i = 0; i < c->a[0].n; i++) {
-        const double a = R(1)[gate_of(c, i)], b = R(1)[gate_of(c, i) + (size_t)c->C];
-        R(0)[i] = silu(a) * b, most[i] = gelu_most(fmin(fabs(a), 88.0), R(0)[i]);
+static bool is_gated(const Case* c) {
+    return activation_of(c)->gated_forward != NULL;
+}
+// Of output value i: where its a is, and its b (not gated: 1).
+static size_t gate_of(const Case* c, size_t i) {
+    return is_gated(c) ? i / (size_t)c->C * 2 * (size_t)c->C + i % (size_t)c->C : i;
+}
+static double factor_of(const Case* c, const double* inp, size_t i) {
+    return is_gated(c) ? inp[gate_of(c, i) + (size_t)c->C] : 1.0;
+}
+
+static void activation_make(Case* c) {
+    elementwise_shape(c);
+    const size_t n = (size_t)(c->T * c->C);
+    out_x(c, n);
+    Array* inp = is_gated(c) ? in_x(c, 2 * n, 2.0) : in_x(c, n, 3.0);
+    add_ends(c, inp);
+    for (size_t i = 5; i < inp->n && activation_of(c)->most == NULL; i += 5) {
+        inp->host[i] = i % 2 == 0 ? 0.0f : -0.0f;
     }
 }
-static void dsilu_make(Case* c) {
-    dgated_make(c);
+static void activation_call(const Case* c, OpsContext* context) {
+    if (is_gated(c)) {
+        activation_of(c)->gated_forward(AX(0), AX(1), c->T, c->C, context);
+    } else {
+        activation_of(c)->forward(AX(0), AX(1), c->a[0].n, context);
+    }
 }
-static void dsilu_call(const Case* c, OpsContext* context) {
-    gated_silu_backward(AX(0), AX(1), AX(2), c->T, c->C, context);
+static void activation_reference(Case* c) {
+    const Activation* about = activation_of(c);
+    double* most = most_of(c, 0);
+    for (size_t i = 0; i < c->a[0].n; i++) {
+        const double a = R(1)[gate_of(c, i)];
+        R(0)[i] = about->value(a) * factor_of(c, R(1), i);
+        most[i] = about->most != NULL ? about->most(a, R(0)[i]) : 0.0;
+    }
 }
-static double dsilu_loss(Case* c) {
+
+static void dactivation_make(Case* c) {
+    elementwise_shape(c);
+    const size_t n = (size_t)(c->T * c->C), num_inputs = is_gated(c) ? 2 * n : n;
+    out_x(c, num_inputs), in_x(c, n, 1.0);
+    Array* inp = in_x(c, num_inputs, is_gated(c) ? 1.5 : 2.5);
+    if (!is_gated(c)) { add_ends(c, inp); }
+}
+static void dactivation_call(const Case* c, OpsContext* context) {
+    if (is_gated(c)) {
+        activation_of(c)->gated_backward(AX(0), AX(1), AX(2), c->T, c->C, context);
+    } else {
+        activation_of(c)->backward(AX(0), AX(1), AX(2), c->a[0].n, context);
+    }
+}
+static double dactivation_loss(Case* c) {
     double loss = 0.0;
     for (size_t i = 0; i < c->a[1].n; i++) {
-        loss += R(1)[i] * silu(R(2)[gate_of(c, i)]) * R(2)[gate_of(c, i) + (size_t)c->C];
+        loss += R(1)[i] * activation_of(c)->value(R(2)[gate_of(c, i)]) * factor_of(c, R(2), i);
     }
     return loss;
 }
-static void dsilu_reference(Case* c) {
+static void dactivation_reference(Case* c) {
+    const Activation* about = activation_of(c);
     for (size_t i = 0; i < c->a[1].n; i++) {
-        const size_t at = gate_of(c, i), other = at + (size_t)c->C;
-        R(0)[at] = R(1)[i] * R(2)[other] * silu_slope(R(2)[at]), R(0)[other] = R(1)[i] * silu(R(2)[at]);
+        const size_t at = gate_of(c, i);
+        R(0)[at] = R(1)[i] * factor_of(c, R(2), i) * about->slope(R(2)[at]);
+        if (is_gated(c)) { R(0)[at + (size_t)c->C] = R(1)[i] * about->value(R(2)[at]); }
     }
-    c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS;
+    if (about->most != NULL) { c->a[0].tolerance = FLOATX_EPS + 32 * FLOAT_EPS; }
 }
 
 // --- rotary positions --------------------------------------------------------------------------------------
@@ -937,9 +897,10 @@ static void adamw_reference(Case* c) {
 // --- all of them -------------------------------------------------------------------------------------------
 #define ANYWHERE .shift_in = true, .shift_out = true
 #define SAME_ANYWHERE ANYWHERE, .same_anywhere = true
-#define exact_gelu_make gelu_make
-#define dexact_gelu_make dgelu_make
 #define OP(text, stem) .name = text, .make = stem##_make, .call = stem##_call, .reference = stem##_reference
+#define ACTIVATION(text, of) OP(text, activation), .about = &(of), SAME_ANYWHERE
+#define DACTIVATION(text, of) \
+    OP(text, dactivation), .about = &(of), .loss = dactivation_loss, .grads = {{2, 0}}, SAME_ANYWHERE
 static const Op embeddings = {OP("embedding_forward", embedding), ANYWHERE};
 static const Op dembeddings = {OP("embedding_backward", dembedding), ANYWHERE};
 static const Op norms[] = {
@@ -960,20 +921,16 @@ static const Op products[] = {
     {OP("matmul_gelu_backward_input", dmatmul_gelu), .aliases = {{0, 1}}, .product = true},
 };
 static const Op elementwise[] = {
-    {OP("gelu_forward", gelu), SAME_ANYWHERE},
-    {OP("gelu_backward", dgelu), .loss = dgelu_loss, .grads = {{2, 0}}, .aliases = {{0, 1}, {0, 2}},
-     SAME_ANYWHERE},
-    {OP("exact_gelu_forward", exact_gelu), SAME_ANYWHERE},
-    {OP("exact_gelu_backward", dexact_gelu), .loss = dexact_gelu_loss, .grads = {{2, 0}},
-     .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
-    {OP("relu_forward", relu), .aliases = {{0, 1}}, SAME_ANYWHERE},
-    {OP("relu_backward", drelu), .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
-    {OP("gated_gelu_forward", gated), SAME_ANYWHERE},
-    {OP("gated_gelu_backward", dgated), .loss = dgated_loss, .grads = {{2, 0}}, .aliases = {{0, 2}},
-     SAME_ANYWHERE},
-    {OP("gated_silu_forward", silu), SAME_ANYWHERE},
-    {OP("gated_silu_backward", dsilu), .loss = dsilu_loss, .grads = {{2, 0}}, .aliases = {{0, 2}},
-     SAME_ANYWHERE},
+    {ACTIVATION("gelu_forward", gelus)},
+    {DACTIVATION("gelu_backward", gelus), .aliases = {{0, 1}, {0, 2}}},
+    {ACTIVATION("exact_gelu_forward", exact_gelus)},
+    {DACTIVATION("exact_gelu_backward", exact_gelus), .aliases = {{0, 1}, {0, 2}}},
+    {ACTIVATION("relu_forward", relus), .aliases = {{0, 1}}},
+    {OP("relu_backward", dactivation), .about = &relus, .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
+    {ACTIVATION("gated_gelu_forward", gated_gelus)},
+    {DACTIVATION("gated_gelu_backward", gated_gelus), .aliases = {{0, 2}}},
+    {ACTIVATION("gated_silu_forward", gated_silus)},
+    {DACTIVATION("gated_silu_backward", gated_silus), .aliases = {{0, 2}}},
     {OP("rope_forward", rope), SAME_ANYWHERE},
     {OP("rope_backward", drope), SAME_ANYWHERE},
     {OP("residual_forward", residual), .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},

@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
 # prepare_data and make_tasks from end to end: what lands in the files, and what is said about bad input.
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 make --no-print-directory -s prepare_data make_tasks || exit 1
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 skipped=0
-
-check() {  # what, command...: the command must succeed
-    local what=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $what"; fi
-}
+dir=$work
 fails() {  # words, command...: exit status 1 and a message with these words
     local words=$1 output rc
     shift
@@ -119,8 +110,7 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     done
     fails "no SentencePiece model" ./prepare_data --tokenizer "$dir/broken.tok" --out "$dir/x" "$dir/one.jsonl"
 else
-    skipped=$((skipped + 1))
-    echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
+    skip "sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
 
 # --- Llama 3: <|begin_of_text|> first, answers end as tokenizer_config.json says; special tokens of a chat are named by the template
@@ -347,6 +337,4 @@ check "one file again" ./prepare_data --out "$dir/split" "$dir/tasks.jsonl" >"$d
 check "$shards shards gone, and that is said" grep -q "^$shards files of an earlier run removed" "$dir/log"
 check "shards gave way to train.bin" [ ! -e "$dir/split/train_000000.bin" -a ! -e "$dir/split/train_000001.bin" ]
 check "with the same bytes" cmp -s "$dir/split/train.bin" "$dir/split2/train.bin"
-
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

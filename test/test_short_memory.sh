@@ -2,11 +2,9 @@
 # Where memory is short: the planner's own choice of a placement is feasible wherever a told one is, and not much slower than any; told
 # that nothing fits, it says what the best placement needs.
 # concerns: dynapipe_plugin/plan
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/check_lib.sh"
 build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 make -s BUILD="${BUILD:-release}" "$build/dynapipe" || exit 1
-passed=0 failed=0
-check() { if [ "$1" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $2"; fi; }
 predicted() { timeout 60 "$build/dynapipe" plan "$@" 2>/dev/null | awk '/^predicted / {print $3 == "s," ? 1000 * $2 : $2}'; }
 told=("--placement linear" "--placement vee" "--placement interleaved" "--placement stacks" "--head whole" "--head vocabulary" "--head rows"
     "--placement 0:1,1:4,2:4,3:3 --head vocabulary:0,341,341,342")
@@ -19,7 +17,7 @@ against() {  # percent, problem and options...
         theirs=$(predicted "$@" $one)
         [ -n "$theirs" ] || continue
         awk -v a="${ours:-1e18}" -v b="$theirs" -v most="$most" 'BEGIN {exit !(a <= b * (1 + most / 100))}'
-        check $? "$*: ${ours:-nothing fits}, told $one $theirs"
+        ok $? "$*: ${ours:-nothing fits}, told $one $theirs"
     done
 }
 for limit in 2300M 2600M 3G 4G; do against 12 test/problems/t5_small.json --memory-limit $limit; done
@@ -29,6 +27,5 @@ if [ -r ../shared/data/lengths.csv ]; then  # hundreds of microbatches
 fi
 message=$("$build/dynapipe" plan test/problems/lengths.csv --model d12 --stages 4 --batch-tokens 8192 --memory-limit 600M 2>&1)
 [ $? -eq 3 ] && grep -q 'of stage 0 take 6685[0-9]* bytes' <<<"$message"
-check $? "600M: $message"
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+ok $? "600M: $message"
+finish

@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # dev/soak.sh, a few rounds with one of each fault: what must hold is said there. Hundreds of rounds: dev/results/soak.md.
 # concerns: dev/soak.sh trainer dynapipe_plugin/run/session
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/check_lib.sh"
 for tool in mpicc mpirun pgrep python3; do
-    command -v "$tool" >/dev/null && continue
-    echo "skip soak: no $tool here ---> dev/setup.sh"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
+    command -v "$tool" >/dev/null || skip_all "no $tool here ---> dev/setup.sh"
 done
 FAULTS="kill mpirun stop full flip term all int usr1" IN_TURN=1 dev/soak.sh 9

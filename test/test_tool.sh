@@ -1,28 +1,14 @@
 #!/usr/bin/env bash
 # ./dynapipe: every command and every error; plans of every policy counted again by test/judge_plan.py, and on the
 # shared cases (where there are some) by their own judge.
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-passed=0 failed=0 skipped=0
-cases=../shared/cases
+log=$work/err cases=../shared/cases
 if ! make -s -j2 BUILD="${BUILD:-release}" "$build/dynapipe" >"$work/build.log" 2>&1; then
     cat "$work/build.log"
     exit 1
 fi
 tool() { timeout -k 5 60 "$build/dynapipe" "$@" >"$work/out" 2>"$work/err"; }
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then
-        passed=$((passed + 1))
-        echo "ok   $2"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $2"
-        head -3 "$work/err"
-    fi
-}
 # The exit status, one line on stderr that has the words and a remedy, nothing else there.
 refuses() {  # exit status, words, arguments...
     local want=$1 words=$2 code
@@ -108,8 +94,7 @@ EOF
         done
     done
 else
-    echo "skip shared cases: no python3, or no $cases here"
-    skipped=$((skipped + 1))
+    skip "shared cases: no python3, or no $cases here"
 fi
 
 # --- what plan prints and writes
@@ -311,6 +296,4 @@ done
 
 refuses 2 "--model" plan $lengths --model t5:huge
 refuses 2 "--max-target-tokens" plan test/problems/t5_small.json --max-target-tokens 16
-
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ]
+finish

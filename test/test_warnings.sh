@@ -1,15 +1,10 @@
 #!/usr/bin/env bash
 # Law: a warning does not stop a user's build, whose compiler may be newer than any that was tried; it stops that of the tests.
 # concerns: Makefile dev/run_tests.sh
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 unset MAKEFLAGS MFLAGS BUILD BACKEND CFLAGS CC WERROR
-passed=0 failed=0 skipped=0
-work=$(mktemp -d)
 trap 'rm -rf "$work" build/warnings' EXIT
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); echo "ok   $2"; else failed=$((failed + 1)); echo "FAIL $2"; tail -5 "$work/log"; fi
-}
+log=$work/log
 # In front of every file: what -Wall has something to say of.
 echo 'static int nobody_calls_this(int x) { int nobody_reads_this; return x; }' >"$work/warn.h"
 build() {  # make's arguments...
@@ -33,8 +28,6 @@ if make -s BACKEND=cuda cuda-found >"$work/log" 2>&1; then
     ! flags | grep -q Werror && flags WERROR=1 | grep -q -- '-Werror all-warnings'
     ok $? "nvcc: the same"
 else
-    echo "skip nvcc: $(head -1 "$work/log")"
-    skipped=1
+    skip "nvcc: $(head -1 "$work/log")"
 fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -1,19 +1,12 @@
 # train_lib.sh -- sourced by the tests that run the trainer: build, a small task mixture, runs, checks.
-set -u
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. "$(dirname "${BASH_SOURCE[0]}")/check_lib.sh"
 . dev/mpi_env.sh
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 build=build/${BUILD:-release}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 export DYNAPIPE_CACHE=$work/costs  # measured once a test: its runs plan alike
-passed=0 failed=0
 
 for tool in mpicc mpirun ${needs:-}; do
-    command -v "$tool" >/dev/null && continue
-    echo "skip $(basename "$0" .sh): no $tool here ---> dev/setup.sh"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
+    command -v "$tool" >/dev/null || skip_all "no $tool here ---> dev/setup.sh"
 done
 if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/train_t5-dynapipe" "$build/train_t5" "$build/train_llama-dynapipe" "$build/prepare_data" "$build/profile_costs" "$build/dev/make_tasks" \
         "$build/tools/plain_gradients" "$build/tools/compare_checkpoints" >"$work/build.log" 2>&1; then
@@ -90,16 +83,6 @@ stopped_after() {  # signal, name
     sed -nE "s/^stopped by $1 after step ([0-9]+) of .*, saved in .* ---> .*/\\1/p" "$work/$2.log"
 }
 
-ok() {  # 0|1 (0: fine), what
-    if [ "$1" -eq 0 ]; then
-        passed=$((passed + 1))
-        echo "ok   $2"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $2"
-    fi
-}
-
 # The run ends with an error, which one line says, once, with these words.
 refuses() {  # words expected, what, ranks, arguments...
     local words=$1 what=$2 ranks=$3
@@ -136,10 +119,4 @@ loss_difference() {  # name, name, limit
 # Of a run's losses of 6 steps and the plain loop's ($work/plain.log), which adapters' tests have.
 plain_difference() {  # name, limit
     awk 'NR == FNR {plain[FNR] = $5; next} {print $2, plain[$1]}' <(grep 'train loss' "$work/plain.log") <(losses "$1") | within "$2" 6 relative
-}
-
-finish() {
-    echo "$passed passed, $failed failed, 0 skipped"
-    [ "$failed" -eq 0 ]
-    exit
 }

@@ -24,7 +24,7 @@ checker's lists and is released there.
 #include "../plan/types.h"
 #include "../run/device.h"
 #include "../run/session.h"
-#include "measure_bytes.h"
+#include "measure.h"
 
 // num_bytes where values live (or in this process), between two guards.
 typedef struct CheckBuffer {
@@ -414,7 +414,7 @@ static bool pad_samples(const Checker* c, MadeWindow* samples, int32_t num, int3
 
 // Fewer, then shorter, until they are allowed. Returns how many.
 static int32_t fit_samples(const Checker* c, MadeWindow* samples, int32_t num, int32_t longest) {
-    for (longest = at_most(c, longest);; longest--) {
+    for (longest = at_most(c, longest);;) {
         for (int32_t i = 0; i < 2 * num; i++) {
             int32_t* tokens = &samples[i / 2].tokens[i % 2];
             if (*tokens > longest) { *tokens = longest; }
@@ -423,8 +423,8 @@ static int32_t fit_samples(const Checker* c, MadeWindow* samples, int32_t num, i
             int32_t supervised = samples[i].tokens[c->has_decoder];
             if (samples[i].num_rows > supervised) { samples[i].num_rows = supervised; }
         }
-        while (num > 1 && !pad_samples(c, samples, num, 0)) { num--; }
-        if (longest <= 1 || pad_samples(c, samples, num, 0)) { return num; }
+        if (pad_samples(c, samples, num, 0) || (num == 1 && longest <= 1)) { return num; }
+        *(num > 1 ? &num : &longest) -= 1;
     }
 }
 
@@ -1327,9 +1327,9 @@ static void law_heads(Checker* c) {
 // the steepest parameter alone. Parameters are moved at random first: what starts as zeros would hide what
 // comes after it.
 //
-// A step that is too long for the curvature or crosses kinks (ReLU) errs by about its bend, the difference
-// between the slopes of its two sides; one that is too short errs by the rounding of the losses. The
-// gradients are wrong where they are off by more than both, at most places of several.
+// A step that is too long for the curvature or crosses kinks (ReLU) has another slope than a shorter one; one
+// that is too short errs by the rounding of the losses. The gradients are wrong where they are off by more
+// than both, at most places of several.
 
 enum { MOST_PIECES = 64, NUM_STEPS = 6, NUM_PLACES = 5 };
 #define SLOPE_TOLERANCE 0.01
@@ -1347,7 +1347,7 @@ typedef struct {
 typedef struct {
     double expected, measured;  // by the gradients, by the losses
     double larger;              // of both, and of one with random signs: one may be nearly 0 by chance
-    double error;               // what `measured` may be off by
+    double error;               // what `measured` may be off by (check_direction)
 } Slope;
 
 static double unit(Rng* rng) {  // [-1, 1)
@@ -1369,7 +1369,7 @@ static void write_params(Slopes* s, const float* values, int64_t begin, int64_t 
 // Along signs[0, count) * step.
 static Slope measure_slope(Slopes* s, const signed char* signs, int64_t begin, int64_t count, double step) {
     Slope out = {0};
-    double squares = 0, bend = 0;
+    double squares = 0;
     for (int side = -1; side <= 1; side += 2) {
         for (int64_t i = 0; i < count; i++) {
             s->moved[i] = (float)(s->params[begin + i] + side * step * signs[i]);
@@ -1380,24 +1380,21 @@ static Slope measure_slope(Slopes* s, const signed char* signs, int64_t begin, i
             out.expected += side * change;
             squares += 2 * change * change;
         }
-        double change = (evaluate(s) - s->loss) / 2;
-        out.measured += side * change;
-        bend += change;
+        out.measured += side * evaluate(s) / 2;
     }
     write_params(s, s->params + begin, begin, count);
     out.larger = fmax(sqrt(squares), fmax(fabs(out.expected), fabs(out.measured)));
-    out.error = fabs(bend);
     return out;
 }
 
 typedef enum { SLOPE_AGREES, SLOPE_UNCLEAR, SLOPE_WRONG } SlopeVerdict;
 
 // Each step is a quarter of the one before it; the first changes parameters by a fiftieth at most, and the
-// loss by no more than that. *sharpest: the step that errs least, where none agrees.
-static SlopeVerdict check_direction(Slopes* s, Slope* sharpest, const signed char* signs, int64_t begin,
+// loss by no more than that. *wrong: the shortest step that disagrees.
+static SlopeVerdict check_direction(Slopes* s, Slope* wrong, const signed char* signs, int64_t begin,
                                     int64_t count) {
     const double MOST = 0.02, GPT2_INITIAL = 0.02;
-    double squares = 0, steepness = 0, least = INFINITY, before = INFINITY;
+    double squares = 0, steepness = 0, before = INFINITY;
     SlopeVerdict verdict = SLOPE_AGREES;  // effects below the rounding of the losses are skipped
     for (int64_t i = begin; i < begin + count; i++) {
         squares += (double)s->params[i] * s->params[i];
@@ -1409,12 +1406,12 @@ static SlopeVerdict check_direction(Slopes* s, Slope* sharpest, const signed cha
         Slope slope = measure_slope(s, signs, begin, count, step);
         const double off = fabs(slope.expected - slope.measured), tolerated = SLOPE_TOLERANCE * slope.larger;
         if (s->noise <= tolerated && off <= tolerated + s->noise) { return SLOPE_AGREES; }
-        slope.error = s->noise + 2 * fmax(slope.error, fabs(slope.measured - before / 4));
+        if (slope.larger <= s->noise) { break; }
+        slope.error = s->noise + 2 * fabs(slope.measured - before / 4);
         before = slope.measured;
-        if (slope.larger <= s->noise || slope.error / slope.larger >= least) { continue; }
-        least = slope.error / slope.larger;
-        *sharpest = slope;
-        verdict = off > tolerated + slope.error ? SLOPE_WRONG : SLOPE_UNCLEAR;
+        bool disagrees = off > tolerated + slope.error;
+        if (disagrees) { *wrong = slope; }
+        verdict = disagrees || verdict == SLOPE_WRONG ? SLOPE_WRONG : SLOPE_UNCLEAR;
     }
     return verdict;
 }
@@ -1427,15 +1424,13 @@ static SlopeVerdict check_piece(Slopes* s, Slope* wrong, int64_t begin, int64_t 
         if (fabsf(s->gradients[i]) > fabsf(s->gradients[steepest])) { steepest = i; }
     }
     for (int way = 0; way < 3 && worst != SLOPE_WRONG; way++) {
-        Slope slope = {0};
         for (int64_t i = 0; i < count; i++) {
             float gradient = s->gradients[begin + i];
             if (way == 1 || gradient == 0) { gradient = (float)unit(&s->rng); }
             signs[i] = gradient < 0 ? -1 : 1;
         }
-        SlopeVerdict verdict = way < 2 ? check_direction(s, &slope, signs, begin, count)
-                                       : check_direction(s, &slope, signs, steepest, 1);
-        if (verdict == SLOPE_WRONG) { *wrong = slope; }
+        SlopeVerdict verdict = way < 2 ? check_direction(s, wrong, signs, begin, count)
+                                       : check_direction(s, wrong, signs, steepest, 1);
         if (verdict > worst) { worst = verdict; }
     }
     return worst;
@@ -1535,9 +1530,7 @@ static const Law laws[] = {
 enum { NUM_LAWS = sizeof laws / sizeof laws[0] };
 
 static Status check_blocks(const DynapipeBlocks_v1* blocks) {
-    TRY(interface_check_blocks(blocks));
-    ShapeRules rules = session_rules(&blocks->shapes);
-    TRY(shape_rules_valid(&rules));
+    TRY(measure_check(blocks));
     if (blocks->num_layers < 2 || blocks->num_dec_layers < 0 || blocks->vocab < 2) {
         return FAIL(
             STATUS_BAD_OPTION,
@@ -1582,7 +1575,7 @@ static Status run_laws(Checker* c, FILE* out) {
     return first == STATUS_OK ? first : FAIL(first, "%s", first_words);
 }
 
-static Status check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out) {
+int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out) {
     Status status = check_blocks(blocks);
     if (status != STATUS_OK && out != NULL) {
         fprintf(out, "FAIL the model's table: %s\n", status_message());
@@ -1601,8 +1594,4 @@ static Status check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* o
     free(c->temp);
     free(c);
     return status;
-}
-
-int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out) {
-    return (int)check_model(dp, blocks, out);
 }

@@ -253,7 +253,7 @@ static void warn_of_empty_tasks(const Dynapipe* dp, const Loader* loader, const 
     }
 }
 
-static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
+int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(CHECK_RESERVED(DynapipeRun_v1, reserved, run));
     dp->run = *run;
     TRY(session_resplit_check(dp));
@@ -277,10 +277,6 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     dp->rank_stats = (double*)calloc(ranks * SESSION_STATS + 1, sizeof(double));
     if (dp->rank_stats == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", ranks); }
     return number_tasks(dp);
-}
-
-int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
-    return (int)open_data(dp, run);
 }
 
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
@@ -614,7 +610,7 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     return (int)status;
 }
 
-static Status restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
+int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
     session_plan_stop(dp);
     dp->next_step = dp->first_step = step;
     TRY(session_settings_take(dp, &position, &num_bytes));
@@ -633,8 +629,4 @@ static Status restore(Dynapipe* dp, const void* position, size_t num_bytes, int3
     }
     dp->options.seed = (int64_t)seed;
     return STATUS_OK;
-}
-
-int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
-    return (int)restore(dp, position, num_bytes, step);
 }

@@ -773,8 +773,9 @@ static Status add_span(DynapipeSpan* out, int32_t max_spans, int32_t* num_spans,
     return STATUS_OK;
 }
 
-static Status count_values(const Dynapipe* dp, DynapipeSpan* out, int32_t max_spans, int32_t* num_spans) {
+int dynapipe_counted(const Dynapipe* dp, DynapipeSpan* out, int32_t max_spans, int32_t* num_spans) {
     int64_t begin, end;
+    *num_spans = 0;
     TRY(session_need_model(dp));
     dynapipe_shard(dp, &begin, &end);
     bool all_have_it = dp->run.zero_stage == 0 || dp->num_replicas == 1;
@@ -786,9 +787,4 @@ static Status count_values(const Dynapipe* dp, DynapipeSpan* out, int32_t max_sp
         begin = until < end ? group->begin + group->count : end;
     }
     return STATUS_OK;
-}
-
-int dynapipe_counted(const Dynapipe* dp, DynapipeSpan* out, int32_t max_spans, int32_t* num_spans) {
-    *num_spans = 0;
-    return (int)count_values(dp, out, max_spans, num_spans);
 }

@@ -554,7 +554,7 @@ void session_report_close(Dynapipe* dp) {
     line_log_close(&dp->metrics);
 }
 
-static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
+int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report) {
     TRY(CHECK_RESERVED(DynapipeReport_v1, reserved, report));
     if (dp->now == NULL) {
         return FAIL(
@@ -569,8 +569,4 @@ static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
     print_line(dp, report);
     write_metrics(dp, report);
     return STATUS_OK;
-}
-
-int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report) {
-    return (int)make_report(dp, report);
 }

@@ -679,9 +679,10 @@ static Status apply(Dynapipe* dp, const Placement* placement) {
     return keep_times(dp, costs, machine);
 }
 
-static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
+int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
     Placement placement;
     bool moves;
+    *num_ranges = 0;
     dp->resplit.is_asked = true;
     dp->resplit.asked_ns = clock_now_ns();
     TRY(session_need_model(dp));
@@ -690,11 +691,6 @@ static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int3
     if (moves) { TRY(apply(dp, &placement)); }
     dp->resplit.has_restored_times = false;
     return moves ? session_ranges(dp, out, max_ranges, num_ranges) : STATUS_OK;
-}
-
-int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
-    *num_ranges = 0;
-    return (int)resplit(dp, out, max_ranges, num_ranges);
 }
 
 int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, const DynapipePiece_v1* want,

@@ -145,7 +145,7 @@ static void warn_of_bound(Dynapipe* dp, const Plan* plan) {
         dp->next_step + 1, (long long)plan->bound_over_ns, (long long)plan->makespan_ns);
 }
 
-static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
+int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
     SessionStep* step;
     TRY(session_need_model(dp));
     TRY(session_resplit_check(dp));
@@ -175,10 +175,6 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     return STATUS_OK;
 }
 
-int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
-    return (int)run_step(dp, out);
-}
-
 void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end) {
     bool shared = dp->run.zero_stage > 0 && dp->num_replicas > 1;
     int64_t n = dp->params.num_params;
@@ -187,8 +183,7 @@ void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end) {
 }
 
 int dynapipe_share_params(Dynapipe* dp) {
-    Status has_model = session_need_model(dp);
-    if (has_model != STATUS_OK) { return (int)has_model; }
+    TRY(session_need_model(dp));
     int64_t begin_ns = clock_now_ns();
     executor_trace_add(dp->executor, TRACE_UPDATE, dp->step_end_ns, begin_ns);
     if (dp->run.zero_stage == 0 || dp->num_replicas == 1) { return 0; }

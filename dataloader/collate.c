@@ -14,7 +14,7 @@ typedef struct {
     const CollateParams* params;
     const Loader* loader;
     const LoaderBatch* batch;
-    int32_t pad_token, start_token;
+    int32_t pad_token;  // also before every target
     Side enc, dec;
     int32_t *rows, *targets, *row_tasks;  // room for one a token
     int32_t num_rows;
@@ -43,37 +43,26 @@ static int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// The windows' sizes; *longest_sample: of those in them.
-static Status measure(DynapipeBatch* out, int32_t* longest_sample, const LoaderBatch* batch,
-                      const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments) {
-    int64_t num_tokens = 0, num_dec_tokens = 0;
+// The windows' sizes. Returns the length of the longest sample in them.
+static int32_t measure(DynapipeBatch* out, const LoaderBatch* batch, const PlanSequence* sequences,
+                       int32_t num_sequences, const PlanSegment* segments) {
+    int32_t longest = 0;
+    out->num_seqs = num_sequences;
     for (int32_t s = 0; s < num_sequences; s++) {
         int64_t enc = sequences[s].enc_tokens, dec = sequences[s].dec_tokens;
-        num_tokens += enc;
-        num_dec_tokens += dec;
+        out->num_tokens += sequences[s].enc_tokens;
+        out->num_dec_tokens += sequences[s].dec_tokens;
         out->num_squares += enc * enc;
         out->num_dec_squares += dec * dec;
         out->num_cross += enc * dec;
         out->max_seq_tokens = (int32_t)max_of(enc, out->max_seq_tokens);
         out->max_dec_seq_tokens = (int32_t)max_of(dec, out->max_dec_seq_tokens);
         for (int32_t g = sequences[s].segment_begin; g < sequences[s].segment_end; g++) {
-            int32_t idx = segments[g].sample_idx;
-            if (idx < 0 || idx >= batch->num_samples) {
-                return FAIL(STATUS_INVALID_PLAN, "segment of sample %d, the batch has %d", idx,
-                            batch->num_samples);
-            }
-            const LoaderSample* sample = &batch->samples[idx];
-            *longest_sample = (int32_t)max_of(sample->n_input + sample->n_target, *longest_sample);
+            const LoaderSample* sample = &batch->samples[segments[g].sample_idx];
+            longest = (int32_t)max_of(sample->n_input + sample->n_target, longest);
         }
     }
-    if (num_sequences < 0 || num_tokens > INT32_MAX || num_dec_tokens > INT32_MAX) {
-        return FAIL(STATUS_INVALID_PLAN, "microbatch of %d sequences and %lld + %lld tokens", num_sequences,
-                    (long long)num_tokens, (long long)num_dec_tokens);
-    }
-    out->num_seqs = num_sequences;
-    out->num_tokens = (int32_t)num_tokens;
-    out->num_dec_tokens = (int32_t)num_dec_tokens;
-    return STATUS_OK;
+    return longest;
 }
 
 // --- filling ---------------------------------------------------------------------------------------------
@@ -121,7 +110,7 @@ static void append_pair(Collation* at, const LoaderSample* sample, int32_t begin
     const int32_t* target = at->sample + sample->n_input;
     for (int32_t i = begin; i < end; i++) {
         append_row(at, at->dec.num_tokens, target[i], sample->task);
-        side_append(&at->dec, i == 0 ? at->start_token : target[i - 1], token_key(key, i, true));
+        side_append(&at->dec, i == 0 ? at->pad_token : target[i - 1], token_key(key, i, true));
     }
 }
 
@@ -164,38 +153,16 @@ static Status describe_piece(Collation* at, const PlanSegment* segment, const Lo
 
 static Status append_segment(Collation* at, const PlanSequence* sequence, const PlanSegment* segment) {
     const LoaderSample* sample = &at->batch->samples[segment->sample_idx];
-    bool pairs = at->params->encoder_decoder, is_first = at->enc.num_seqs == 0;
-    bool is_cut_pair = pairs && is_first && sequence->dec_tokens < sample->n_target;
-    int64_t num_tokens = is_cut_pair ? sample->n_target
-                         : pairs     ? encoder_tokens(sample)
-                                     : (int64_t)sample->n_input + sample->n_target - 1;
-    int64_t end = (int64_t)segment->first_token + segment->num_tokens;
-    bool is_piece = end != num_tokens || segment->first_token != 0;
-    bool may_be_piece = is_first && pairs == is_cut_pair &&
-                        sequence->segment_end - sequence->segment_begin == 1 &&
-                        (end == num_tokens || at->out->num_seqs == 1);
-    if (segment->first_token < 0 || segment->num_tokens < 1 || end > num_tokens ||
-        (is_piece && !may_be_piece)) {
-        return FAIL(STATUS_INVALID_PLAN, "segment of sample %d: tokens %d and %d more, the sample has %lld",
-                    segment->sample_idx, segment->first_token, segment->num_tokens, (long long)num_tokens);
-    }
-    int32_t enc_begin = at->enc.cu_seqlens[at->enc.num_seqs];
-    int32_t dec_begin = pairs ? at->dec.cu_seqlens[at->dec.num_seqs] : 0;
-    int32_t num_dec = !pairs ? 0 : is_piece ? segment->num_tokens : sample->n_target;
-    int32_t num_enc = !pairs ? segment->num_tokens : segment->first_token == 0 ? encoder_tokens(sample) : 0;
-    int64_t used = at->enc.num_tokens - enc_begin + (int64_t)num_enc;
-    int64_t used_dec = at->dec.num_tokens - dec_begin + (int64_t)num_dec;
-    if (used > sequence->enc_tokens || used_dec > sequence->dec_tokens ||
-        (is_piece && (used < sequence->enc_tokens || used_dec < sequence->dec_tokens))) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "sequence %d: %lld tokens of samples in a window of %d (decoder %lld in %d)",
-                    at->enc.num_seqs, (long long)used, sequence->enc_tokens, (long long)used_dec,
-                    sequence->dec_tokens);
-    }
+    const bool pairs = at->params->encoder_decoder;
+    const bool is_cut_pair = pairs && sequence->dec_tokens < sample->n_target;
+    const int32_t num_tokens = is_cut_pair ? sample->n_target
+                               : pairs     ? encoder_tokens(sample)
+                                           : sample->n_input + sample->n_target - 1;
     TRY(loader_read(at->loader, sample, at->sample));
     uint64_t key = sample_key(at->params, segment->sample_idx);
-    if (is_piece) { TRY(describe_piece(at, segment, sample, (int32_t)num_tokens, key)); }
+    if (segment->num_tokens != num_tokens) { TRY(describe_piece(at, segment, sample, num_tokens, key)); }
     if (pairs) {
+        int32_t num_dec = is_cut_pair ? segment->num_tokens : sample->n_target;
         append_pair(at, sample, segment->first_token, segment->first_token + num_dec, key);
     } else {
         append_tokens(at, segment, sample, key);
@@ -204,17 +171,14 @@ static Status append_segment(Collation* at, const PlanSequence* sequence, const 
 }
 
 static Status append_sequence(Collation* at, const PlanSequence* sequence, const PlanSegment* segments) {
-    bool pairs = at->params->encoder_decoder;
-    if (sequence->segment_end <= sequence->segment_begin || (!pairs && sequence->dec_tokens != 0)) {
-        return FAIL(STATUS_INVALID_PLAN, "sequence %d: %d samples, %d decoder tokens", at->enc.num_seqs,
-                    sequence->segment_end - sequence->segment_begin, sequence->dec_tokens);
-    }
     for (int32_t g = sequence->segment_begin; g < sequence->segment_end; g++) {
         TRY(append_segment(at, sequence, &segments[g]));
     }
     int32_t first_position = segments[sequence->segment_begin].first_token;
     side_end_window(&at->enc, sequence->enc_tokens, first_position, at->pad_token);
-    if (pairs) { side_end_window(&at->dec, sequence->dec_tokens, first_position, at->pad_token); }
+    if (at->params->encoder_decoder) {
+        side_end_window(&at->dec, sequence->dec_tokens, first_position, at->pad_token);
+    }
     return STATUS_OK;
 }
 
@@ -222,19 +186,16 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
                const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments,
                const CollateParams* params, Arena* arena) {
     DynapipeBatch result = {0};
-    int32_t longest_sample = 0;
-    TRY(measure(&result, &longest_sample, batch, sequences, num_sequences, segments));
+    const int32_t longest_sample = measure(&result, batch, sequences, num_sequences, segments);
     const LoaderInfo* info = loader_info(loader);
-    int32_t pad_token = info->pad_token;
     int32_t most_rows = params->encoder_decoder ? result.num_dec_tokens : result.num_tokens;
-    if (pad_token < 0) { pad_token = info->eot_token < info->num_ids ? info->eot_token : 0; }
     Collation at = {.params = params,
                     .loader = loader,
                     .batch = batch,
                     .out = &result,
                     .arena = arena,
-                    .pad_token = params->pad_token >= 0 ? params->pad_token : pad_token,
-                    .start_token = params->start_token >= 0 ? params->start_token : pad_token};
+                    .pad_token = info->pad_token};
+    if (at.pad_token < 0) { at.pad_token = info->eot_token < info->num_ids ? info->eot_token : 0; }
     ARENA_TRY_NEW(at.rows, arena, int32_t, most_rows);
     ARENA_TRY_NEW(at.targets, arena, int32_t, most_rows);
     ARENA_TRY_NEW(at.row_tasks, arena, int32_t, most_rows);

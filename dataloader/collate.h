@@ -11,8 +11,9 @@ The first window may be a piece of a sample (dynapipe.h): one segment of part of
 windows only beside a sample's last piece. An encoder-decoder's piece is one of decoder tokens, which its
 segment then counts; its window has the encoder's tokens in the first piece and none in later ones.
 
-Padding contains pad_token, continues the positions, comes after a window's samples and is never supervised;
-seq_lens (NULL if a side has no padding) gives its begin.
+Padding contains the data's padding token (end-of-text if it has none), as a target's start does, continues
+the positions, comes after a window's samples and is never supervised; seq_lens (NULL if a side has no
+padding) gives its begin.
 */
 #pragma once
 
@@ -27,12 +28,10 @@ typedef struct {
     int64_t step;           // step of the batch
     bool supervise_inputs;  // as in the loader's options
     bool encoder_decoder;
-    int32_t pad_token;    // -1: the data's padding token, or end-of-text if it has none
-    int32_t start_token;  // before every target; -1: the same
 } CollateParams;
 
-// Builds one microbatch from `sequences`, whose `segments` name samples of `batch` by index. Reads the
-// tokens. The caller sets loss_scale.
+// Builds one microbatch from `sequences`, whose `segments` name samples of `batch` by index, as plan_check
+// asks for them. Reads the tokens. The caller sets loss_scale.
 Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batch,
                const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments,
                const CollateParams* params, Arena* arena);

@@ -166,9 +166,7 @@ CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t 
     return (CollateParams){.seed = seed,
                            .step = step_idx,
                            .supervise_inputs = dp->options.loss_on == 1,
-                           .encoder_decoder = dp->run.max_target_tokens > 0,
-                           .pad_token = -1,
-                           .start_token = -1};
+                           .encoder_decoder = dp->run.max_target_tokens > 0};
 }
 
 // The training data's tasks in its order, then those that only the validation data has.

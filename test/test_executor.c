@@ -245,8 +245,7 @@ static Status device_settle(void* ctx) {
     return lazy->num_worked == lazy->num_work ? STATUS_OK : FAIL(STATUS_DEVICE, "lazy: not idle");
 }
 
-static const DynapipeDevice_v1 device_api = {.name = "lazy",
-                                             .begin = device_begin,
+static const DynapipeDevice_v1 device_api = {.begin = device_begin,
                                              .mark = device_mark,
                                              .is_done = device_is_done,
                                              .mark_ns = device_mark_ns,
@@ -307,8 +306,7 @@ static Status lazy_group_end(void* ctx) {
     return STATUS_OK;
 }
 
-static const DynapipeTransport_v1 transport_api = {.name = "lazy",
-                                                   .isend = lazy_isend,
+static const DynapipeTransport_v1 transport_api = {.isend = lazy_isend,
                                                    .irecv = lazy_irecv,
                                                    .test = lazy_test,
                                                    .join = lazy_join,

@@ -438,7 +438,7 @@ static Status far_copy(void* ctx, void* to, const void* from, int64_t num_bytes)
     return STATUS_OK;
 }
 
-static const DynapipeDevice_v1 far_api = {.name = "far", .copy = far_copy};
+static const DynapipeDevice_v1 far_api = {.copy = far_copy};
 
 // --- moving --------------------------------------------------------------------------------------------
 

@@ -129,7 +129,6 @@ static void device_close_cuda(void* ctx) {
 }
 
 static const DynapipeDevice_v1 cuda_device = {
-    .name = "cuda",
     .alloc = device_alloc,
     .release = device_release,
     .memory_bytes = device_memory_bytes,

@@ -498,7 +498,6 @@ static Status nccl_close(void* ctx) {
 }
 
 static const DynapipeTransport_v1 nccl_api = {
-    .name = "nccl",
     .isend = nccl_isend,
     .irecv = nccl_irecv,
     .test = nccl_test,
@@ -607,8 +606,7 @@ static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t by
                    true);
 }
 
-static const SumsApi nccl_sums = {.name = "nccl",
-                                  .is_queued = true,
+static const SumsApi nccl_sums = {.is_queued = true,
                                   .sum_copies = sum_copies,
                                   .reduce_scatter = reduce_scatter,
                                   .all_gather = all_gather,

@@ -267,7 +267,6 @@ static Status staged_close(void* ctx) {
 }
 
 static const DynapipeTransport_v1 staged_api = {
-    .name = "mpi",
     .isend = staged_isend,
     .irecv = staged_irecv,
     .test = staged_test,

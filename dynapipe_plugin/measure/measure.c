@@ -964,21 +964,19 @@ static Status measure_sums(CostModel* out, const Measure* m) {
 // Speeds from the timed points; a measurement that machine_check() would refuse has failed.
 static Status measure_speeds(MachineRank* ranks, Measure* m) {
     Collective* world = &m->dp->world;
-    double mine[JOB_R], *slow = (double*)calloc((size_t)world->num_ranks, sizeof mine);
-    if (slow == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", world->num_ranks); }
+    double mine[JOB_R];
+    const void* slow;
     for (int kind = JOB_F; kind < JOB_R; kind++) {
         double value = measure_speed_slow(&m->speed, (JobKind)kind);
         mine[kind] = fmin(fmax(value, MACHINE_LEAST_SLOW), MACHINE_MOST_SLOW);
     }
-    memcpy(&slow[world->my_idx * JOB_R], mine, sizeof mine);
-    Status status = collective_share(world, slow, sizeof mine);
+    TRY(collective_each(world, mine, sizeof mine, &slow));
     for (int32_t r = 0; r < world->num_ranks; r++) {
         ranks[r] = machine_rank(NULL, r);
-        memcpy(ranks[r].slow, &slow[r * JOB_R], sizeof mine);
+        memcpy(ranks[r].slow, (const double*)slow + (size_t)r * JOB_R, sizeof mine);
         ranks[r].slow[JOB_R] = ranks[r].slow[JOB_F];
     }
-    free(slow);
-    return status;
+    return STATUS_OK;
 }
 
 // How many times as long the slowest rank takes as the fastest, less 1: of the jobs [begin, end) together.
@@ -1380,24 +1378,21 @@ static Status raise_over_ranks(CostModel* out, Dynapipe* dp) {
 }
 
 static Status measure_bytes_all(CostModel* out, Dynapipe* dp, const DynapipeBlocks_v1* blocks) {
-    const int32_t num_ranks = dp->transport.num_ranks;
     MeasureLengths lengths = {dp->run.max_seq_tokens, dp->run.max_target_tokens};
+    const void* shared;
+    uint64_t mine = 0;  // failed
+    bool differ = false;
     out->chain = measure_chain(blocks);  // times are of blocks, however many layers there are
     Status status = measure_bytes_fill(out, blocks, &lengths);
-    uint64_t* hashes = (uint64_t*)calloc((size_t)num_ranks, sizeof *hashes);  // 0: failed
-    if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    if (status == STATUS_OK) {
-        hashes[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, out, sizeof *out)) | 1;
-    }
-    Status sent = collective_share(&dp->world, hashes, sizeof *hashes);
-    bool differ = false;
-    for (int32_t r = 0; r < num_ranks && status == STATUS_OK && sent == STATUS_OK; r++) {
-        differ |= hashes[r] != hashes[0];
-        if (hashes[r] == 0) { status = FAIL(STATUS_DEVICE, "rank %d could not ask its model for bytes", r); }
-    }
-    free(hashes);
+    if (status == STATUS_OK) { mine = hash_finish(hash_bytes(HASH_SEED, out, sizeof *out)) | 1; }
+    Status sent = collective_each(&dp->world, &mine, sizeof mine, &shared);
     TRY(status);
     TRY(sent);
+    const uint64_t* hashes = (const uint64_t*)shared;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        differ |= hashes[r] != hashes[0];
+        if (hashes[r] == 0) { return FAIL(STATUS_DEVICE, "rank %d could not ask its model for bytes", r); }
+    }
     return differ ? raise_over_ranks(out, dp) : STATUS_OK;
 }
 

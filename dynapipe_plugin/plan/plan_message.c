@@ -28,12 +28,6 @@ bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, co
            (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
 }
 
-int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr) {
-    PlanMessage message;
-    if (instr->kind > INSTR_REC) { return plan_message_of(&message, placement, P, instr) ? message.row : -1; }
-    return plan_has_row(placement, P, instr->chunk) ? instr->chunk : -1;
-}
-
 // --- jobs --------------------------------------------------------------------------------------------
 
 static PlanJobAt job_at(const Placement* placement, JobKind kind, int32_t row) {

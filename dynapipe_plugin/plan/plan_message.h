@@ -69,10 +69,6 @@ static inline bool plan_message_is_sent(const Placement* placement, PlanMessage 
     return plan_message_maker(placement, message).stage != plan_message_reader(placement, message).stage;
 }
 
-// A transfer's row, of a job its chunk; -1: neither, or not of this placement. A row and a kind of
-// instruction occur once for a microbatch.
-int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr);
-
 // Index of a list's entries about one microbatch: the rows of the rank, and, on the last chunk's rank, one
 // more for each share, K + P + s: what it sends to that share and gets from it. In such a place there is one
 // instruction and one buffer of a kind.

@@ -24,19 +24,8 @@ struct CollectiveRequest {
 
 Status collective_init(Collective* out, Transport* transport, const int32_t* ranks, int32_t num_ranks,
                        int64_t timeout_ns) {
-    int32_t my_idx = -1;
-    for (int32_t i = 0; i < num_ranks; i++) {
-        if (ranks[i] < 0 || ranks[i] >= transport->num_ranks) {
-            return FAIL(STATUS_OUT_OF_RANGE, "collective: rank %d of the group, there are %d", (int)ranks[i],
-                        (int)transport->num_ranks);
-        }
-        if (ranks[i] == transport->rank) { my_idx = i; }
-    }
-    if (my_idx < 0) {
-        return FAIL(STATUS_OUT_OF_RANGE, "collective: rank %d is not in the group", (int)transport->rank);
-    }
-    *out = (Collective){
-        .transport = transport, .timeout_ns = timeout_ns, .num_ranks = num_ranks, .my_idx = my_idx};
+    *out = (Collective){.transport = transport, .timeout_ns = timeout_ns, .num_ranks = num_ranks};
+    while (ranks[out->my_idx] != transport->rank) { out->my_idx++; }
     out->ranks = (int32_t*)malloc((size_t)num_ranks * sizeof *ranks);
     if (out->ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: group of %d", (int)num_ranks); }
     memcpy(out->ranks, ranks, (size_t)num_ranks * sizeof *ranks);
@@ -47,16 +36,20 @@ void collective_free(Collective* c) {
     free(c->ranks);
     free(c->requests);
     free(c->temp);
+    free(c->each);
     *c = (Collective){0};
 }
 
+static Status need(unsigned char** memory, size_t* has_bytes, size_t num_bytes) {
+    if (num_bytes <= *has_bytes) { return STATUS_OK; }
+    free(*memory);
+    *memory = (unsigned char*)malloc(num_bytes);
+    *has_bytes = *memory == NULL ? 0 : num_bytes;
+    return *memory != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "collective: %zu bytes", num_bytes);
+}
+
 static Status collective_need_temp(Collective* c, size_t num_bytes) {
-    if (num_bytes <= c->temp_bytes) { return STATUS_OK; }
-    free(c->temp);
-    c->temp = (unsigned char*)malloc(num_bytes);
-    c->temp_bytes = c->temp == NULL ? 0 : num_bytes;
-    if (c->temp == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: %zu bytes", num_bytes); }
-    return STATUS_OK;
+    return need(&c->temp, &c->temp_bytes, num_bytes);
 }
 
 // --- messages --------------------------------------------------------------------------------------------
@@ -325,21 +318,26 @@ Status collective_share(Collective* c, void* blocks, size_t num_bytes) {
     return STATUS_OK;
 }
 
+Status collective_each(Collective* c, const void* mine, size_t num_bytes, const void** all) {
+    TRY(need(&c->each, &c->each_bytes, (size_t)c->num_ranks * num_bytes));
+    memcpy(c->each + (size_t)c->my_idx * num_bytes, mine, num_bytes);
+    *all = c->each;
+    return collective_share(c, c->each, num_bytes);
+}
+
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what) {
-    uint64_t* all = (uint64_t*)malloc((size_t)c->num_ranks * sizeof *all);
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: %d values", (int)c->num_ranks); }
-    all[c->my_idx] = value;
-    Status status = collective_share(c, all, sizeof *all);
-    for (int32_t i = 1; i < c->num_ranks && status == STATUS_OK; i++) {
+    const void* shared;
+    TRY(collective_each(c, &value, sizeof value, &shared));
+    const uint64_t* all = (const uint64_t*)shared;
+    for (int32_t i = 1; i < c->num_ranks; i++) {
         if (all[i] == all[0]) { continue; }
-        status = FAIL(
+        return FAIL(
             STATUS_MISMATCH,
             "%s: rank %d has %016llx, rank %d has %016llx ---> all ranks need the same program, data, "
             "cost file and options",
             what, (int)c->ranks[i], (unsigned long long)all[i], (int)c->ranks[0], (unsigned long long)all[0]);
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 // --- bytes -----------------------------------------------------------------------------------------------
@@ -347,10 +345,10 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 // All in blocks of the longest one's length, which are then moved together.
 Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
                               Arena* arena) {
-    uint64_t *lengths, longest = 0, total_bytes = 0;
-    ARENA_TRY_NEW(lengths, arena, uint64_t, c->num_ranks);
-    lengths[c->my_idx] = num_bytes;
-    TRY(collective_share(c, lengths, sizeof *lengths));
+    uint64_t mine_bytes = num_bytes, longest = 0, total_bytes = 0;
+    const void* shared;
+    TRY(collective_each(c, &mine_bytes, sizeof mine_bytes, &shared));
+    const uint64_t* lengths = (const uint64_t*)shared;
     for (int32_t i = 0; i < c->num_ranks; i++) { longest = lengths[i] > longest ? lengths[i] : longest; }
     ARENA_TRY_NEW(*out, arena, unsigned char, longest*(uint64_t)c->num_ranks);
     memcpy(*out + longest * (uint64_t)c->my_idx, data, num_bytes);
@@ -429,17 +427,12 @@ static Status rank_agrees(const Collective* world, int32_t num_stages, const uin
 }
 
 Status step_agree(Collective* world, int32_t num_stages, const StepClaim* mine, int32_t step) {
-    const size_t row = CLAIM_SUMS + (size_t)num_stages;
-    uint64_t* all = (uint64_t*)calloc((size_t)world->num_ranks * row, sizeof *all);
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", (int)world->num_ranks); }
-    uint64_t* own = all + (size_t)world->my_idx * row;
-    own[CLAIM_PLAN] = mine->plan_hash;
-    own[CLAIM_REPLICA] = mine->replica_hash;
+    uint64_t own[CLAIM_SUMS + PLAN_MAX_STAGES] = {mine->plan_hash, mine->replica_hash};
+    const void* all;
     memcpy(own + CLAIM_SUMS, mine->with, (size_t)num_stages * sizeof *own);
-    Status status = collective_share(world, all, row * sizeof *all);
-    for (int32_t r = 0; r < world->num_ranks && status == STATUS_OK; r++) {
-        status = rank_agrees(world, num_stages, all, r, step);
+    TRY(collective_each(world, own, (CLAIM_SUMS + (size_t)num_stages) * sizeof *own, &all));
+    for (int32_t r = 0; r < world->num_ranks; r++) {
+        TRY(rank_agrees(world, num_stages, (const uint64_t*)all, r, step));
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }

@@ -65,11 +65,11 @@ typedef struct {
     int32_t* ranks;        // [R] copy
     CollectiveRequest* requests;
     int32_t num_requests, max_requests;
-    unsigned char* temp;
-    size_t temp_bytes;
+    unsigned char *temp, *each;
+    size_t temp_bytes, each_bytes;
 } Collective;
 
-// `ranks` names the members by transport rank; the calling rank is one of them (else STATUS_OUT_OF_RANGE).
+// `ranks` names the members by transport rank; the calling rank is one of them.
 // Ranks must be distinct and in the same order on every member.
 Status collective_init(Collective* out, Transport* transport, const int32_t* ranks, int32_t num_ranks,
                        int64_t timeout_ns);
@@ -86,6 +86,8 @@ Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_valu
 // blocks: (R, num_bytes), of which this member has filled in its own, blocks[my_idx]; afterwards all members
 // have all blocks.
 Status collective_share(Collective* c, void* blocks, size_t num_bytes);
+// The same of a small block: *all (R, num_bytes) is memory of `c`, until its next call of this.
+Status collective_each(Collective* c, const void* mine, size_t num_bytes, const void** all);
 
 // values[my slice] becomes the sum over the group; the rest of `values` is unchanged.
 Status collective_reduce_scatter_sum(Collective* c, void* values, int64_t num_values, DynapipeType type);

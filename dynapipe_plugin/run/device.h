@@ -18,8 +18,6 @@ Nothing here waits for the device unless stated. Marks are places in the queue o
 #include "../../util/status.h"
 
 typedef struct {
-    const char* name;  // for logs: "cuda"
-
     // Memory of the device, aligned to PLAN_BUFFER_ALIGN. Both wait until the queue is empty.
     Status (*alloc)(void* ctx, void** out, int64_t num_bytes);  // STATUS_NO_MEMORY
     void (*release)(void* ctx, void* memory);                   // NULL is allowed

@@ -152,16 +152,12 @@ void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride) {
 }
 
 Status session_most(Dynapipe* dp, double* value) {
-    int32_t num_ranks = dp->transport.num_ranks;
-    double* of_ranks = (double*)calloc((size_t)num_ranks, sizeof *of_ranks);
-    if (of_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    of_ranks[dp->transport.rank] = *value;
-    Status status = collective_share(&dp->world, of_ranks, sizeof *of_ranks);
-    for (int32_t r = 0; r < num_ranks && status == STATUS_OK; r++) {
-        if (of_ranks[r] > *value) { *value = of_ranks[r]; }
+    const void* of_ranks;
+    TRY(collective_each(&dp->world, value, sizeof *value, &of_ranks));
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        *value = fmax(*value, ((const double*)of_ranks)[r]);
     }
-    free(of_ranks);
-    return status;
+    return STATUS_OK;
 }
 
 Status session_stop_agree(Dynapipe* dp) {

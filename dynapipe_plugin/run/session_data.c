@@ -48,17 +48,14 @@ static uint64_t files_id(SampleShards* const* shards, int32_t num_shards) {
 // Ranks with the same files share the work; a rank with a copy of its own reads all of it, since a bit may
 // have flipped in that copy only. *idx of *count ranks.
 static Status find_part(Dynapipe* dp, uint64_t id, int32_t* idx, int32_t* count) {
-    int32_t num_ranks = dp->transport.num_ranks, mine = dp->transport.rank;
-    uint64_t* ids = (uint64_t*)calloc((size_t)num_ranks, sizeof *ids);
-    if (ids == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    ids[mine] = id;
-    Status status = collective_share(&dp->world, ids, sizeof *ids);
-    for (int32_t r = 0; r < num_ranks; r++) {
-        *count += ids[r] == id;
-        *idx += ids[r] == id && r < mine;
+    const void* ids;
+    TRY(collective_each(&dp->world, &id, sizeof id, &ids));
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        bool is_same = ((const uint64_t*)ids)[r] == id;
+        *count += is_same;
+        *idx += is_same && r < dp->transport.rank;
     }
-    free(ids);
-    return status;
+    return STATUS_OK;
 }
 
 static Status session_verify_start(Dynapipe* dp) {
@@ -79,8 +76,9 @@ enum { TURN_BUSY, TURN_DAMAGE, TURN_SIGNAL, TURN_STATS };
 
 // Each rank waits a little, then all know which ranks have data left, found damage, or were told to end. So
 // no rank is away longer than the others wait for it.
-static Status take_turn(Dynapipe* dp, double* of_ranks) {
-    double* mine = of_ranks + (size_t)dp->transport.rank * TURN_STATS;
+static Status take_turn(Dynapipe* dp) {
+    double mine[TURN_STATS];
+    const void* shared;
     char message[STATUS_MESSAGE_BYTES] = "";
     bool is_done, is_verified = true;
     Status status = sample_verify_wait(dp->verify, TURN_NS, &is_done);
@@ -88,7 +86,8 @@ static Status take_turn(Dynapipe* dp, double* of_ranks) {
     mine[TURN_BUSY] = !is_done;
     mine[TURN_DAMAGE] = status != STATUS_OK;
     mine[TURN_SIGNAL] = session_stop_mine(dp);
-    TRY(collective_share(&dp->world, of_ranks, TURN_STATS * sizeof *of_ranks));
+    TRY(collective_each(&dp->world, mine, sizeof mine, &shared));
+    const double* of_ranks = (const double*)shared;
     session_stop_take(dp, of_ranks + TURN_SIGNAL, TURN_STATS);
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
         const double* theirs = of_ranks + (size_t)r * TURN_STATS;
@@ -103,22 +102,14 @@ static Status take_turn(Dynapipe* dp, double* of_ranks) {
 
 Status session_verify_wait(Dynapipe* dp) {
     const bool is_main = dp->transport.rank == 0;
-    Status status = STATUS_OK;
     if (dp->verify == NULL || dp->is_verified) { return STATUS_OK; }
     int64_t left_bytes = sample_verify_left_bytes(dp->verify);
     if (dp->stop_signal == 0 && is_main && left_bytes > QUIET_WAIT_BYTES) {
         printf("waiting until the data is verified: rank 0 has %s to read\n", BYTES_TEXT(left_bytes));
         fflush(stdout);
     }
-    double* of_ranks = (double*)calloc((size_t)dp->transport.num_ranks * TURN_STATS, sizeof *of_ranks);
-    if (of_ranks == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks);
-    }
-    while (status == STATUS_OK && !dp->is_verified && dp->stop_signal == 0) {
-        status = take_turn(dp, of_ranks);
-    }
-    free(of_ranks);
-    if (status != STATUS_OK || dp->is_verified) { return status; }
+    while (!dp->is_verified && dp->stop_signal == 0) { TRY(take_turn(dp)); }
+    if (dp->is_verified) { return STATUS_OK; }
     left_bytes = sample_verify_left_bytes(dp->verify);
     if (left_bytes > 0 && is_main && !dp->says_left) {
         printf("stopped before all of the data was verified: rank 0 has %s left; the resumed run verifies "

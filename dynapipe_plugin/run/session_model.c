@@ -272,14 +272,10 @@ static Status set_limits(Dynapipe* dp, const double* limit_bytes) {
 }
 
 Status session_machine_limit(Dynapipe* dp, int64_t mine_bytes) {
-    int64_t whole = mine_bytes / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
-    double* limits = (double*)calloc((size_t)dp->transport.num_ranks, sizeof *limits);
-    if (limits == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks); }
-    limits[dp->transport.rank] = (double)larger(whole, LIMIT_STEP_BYTES);
-    Status status = collective_share(&dp->world, limits, sizeof *limits);
-    if (status == STATUS_OK) { status = set_limits(dp, limits); }
-    free(limits);
-    return status;
+    double limit = (double)larger(mine_bytes / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES, LIMIT_STEP_BYTES);
+    const void* limits;
+    TRY(collective_each(&dp->world, &limit, sizeof limit, &limits));
+    return set_limits(dp, (const double*)limits);
 }
 
 Status session_machine_take_bytes(Dynapipe* dp, int64_t mine_bytes) {

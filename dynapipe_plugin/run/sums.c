@@ -230,8 +230,7 @@ static Status host_all_gather(void* ctx, void* values, int64_t num_values, int32
     return mirror_out(s, values, 0, num_values * bytes_per_value);
 }
 
-static const SumsApi host_sums = {.name = "host",
-                                  .is_queued = false,
+static const SumsApi host_sums = {.is_queued = false,
                                   .sum_copies = host_sum_copies,
                                   .reduce_scatter = host_reduce_scatter,
                                   .all_gather = host_all_gather,

@@ -72,8 +72,7 @@ void tied_groups_free(TiedGroups* tied);  // an all-zero one is fine
 // the others take its result.
 
 typedef struct {
-    const char* name;  // for logs: "host", "nccl"
-    bool is_queued;    // calls return at once; else the result is there when they return
+    bool is_queued;  // calls return at once; else the result is there when they return
     // holders: which of TiedGroups.holders; this rank is one of them
     Status (*sum_copies)(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type);
     Status (*reduce_scatter)(void* ctx, void* values, int64_t num_values, DynapipeType type);

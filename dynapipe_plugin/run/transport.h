@@ -25,8 +25,6 @@ irecv: the buffer is free by then. test() reports to the host, as everywhere.
 enum { TRANSPORT_TAG_END = 1 << 20 };
 
 typedef struct {
-    const char* name;  // for logs: "loopback", "mpi"
-
     // Start moving `num_bytes` bytes; must not block. The buffer belongs to the transport until test()
     // reports done. Messages between two ranks with equal tags arrive in send order.
     Status (*isend)(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes, void** request);

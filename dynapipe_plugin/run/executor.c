@@ -307,10 +307,6 @@ static unsigned char* link_data(const Executor* ex, int32_t idx, int32_t mb, Lin
 static const char* const buffer_text[] = {BUFFER_LIST(X)};
 #undef X
 
-static TransferName name_of(const PlanInstr* instr) {
-    return (TransferName){instr->kind, instr->chunk, instr->mb};
-}
-
 // --- buffers ---------------------------------------------------------------------------------------------
 static Status place_buffers(Executor* ex, const PlanRank* rank) {
     const ExecutorStep* step = ex->step;
@@ -347,8 +343,8 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, int32_t id
         STATUS_INVALID_PLAN,
         "rank %d: %s needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts as "
         "dynapipe.h describes: see what dynapipe_check_model() finds",
-        (int)ex->rank, TRANSFER_WORDS(&ex->transfers, name_of(instr)), (long long)num_bytes,
-        buffer_text[kind], (long long)has_bytes);
+        (int)ex->rank, TRANSFER_WORDS(&ex->transfers, instr), (long long)num_bytes, buffer_text[kind],
+        (long long)has_bytes);
 }
 
 // The link's data have the length they need.
@@ -420,14 +416,14 @@ static void meet_batch(Executor* ex, int32_t m, const DynapipeBatch* b) {
 // === calls of the model ===
 
 // Around a call of the model. before_ns: when the rank turned to this job.
-static Status executor_job_begin(Executor* ex, TraceEvent** out, TransferName name, int64_t before_ns) {
+static Status executor_job_begin(Executor* ex, TraceEvent** out, const PlanInstr* instr, int64_t before_ns) {
     const DynapipeDevice_v1* device = ex->device.api;
     TRY(transfers_wait_for_room(&ex->transfers));
-    TraceEvent* event = *out = transfers_event(&ex->transfers, name, -1);
+    TraceEvent* event = *out = transfers_event(&ex->transfers, instr);
     event->wait_ns = event->begin_ns - before_ns;
     TRY(job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events)));
     if (device != NULL && device->range_begin != NULL) {
-        device->range_begin(ex->device.ctx, TRANSFER_WORDS(&ex->transfers, name));
+        device->range_begin(ex->device.ctx, TRANSFER_WORDS(&ex->transfers, instr));
     }
     return STATUS_OK;
 }
@@ -440,9 +436,8 @@ static Status executor_job_end(Executor* ex, const Row* row, TraceEvent* event, 
     if (device == NULL) { ex->transfers.trace.busy_ns += event->end_ns - event->begin_ns; }
     if (rc == 0) { return job_marks_close(&ex->transfers.jobs); }
     Status status = rc > 0 && rc < STATUS_COUNT ? (Status)rc : STATUS_OUT_OF_RANGE;
-    TransferName name = {event->kind, event->chunk, event->mb};
     return FAIL(status, "rank %d: %s: the model %s returned error %d", (int)ex->rank,
-                TRANSFER_WORDS(&ex->transfers, name), row->api->name, rc);
+                TRANSFER_WORDS(&ex->transfers, event), row->api->name, rc);
 }
 
 // A share of the head computes the gradient of its inputs at once.
@@ -522,7 +517,7 @@ static Status wait_for_inputs(Executor* ex, int32_t idx, const PlanInstr* instr)
     for (int32_t i = 0; i < num_reads; i++) {
         if (plan_message_maker(ex->placement, reads[i]).stage == ex->stage) { continue; }
         RowState* state = executor_state(ex, message_idx(ex, reads[i], idx), instr->mb);
-        TRY(transfers_wait(&ex->transfers, &state->transfer[links[reads[i].kind]], name_of(instr)));
+        TRY(transfers_wait(&ex->transfers, &state->transfer[links[reads[i].kind]], instr));
     }
     return STATUS_OK;
 }
@@ -532,7 +527,7 @@ static Status executor_run_job(Executor* ex, const PlanInstr* instr) {
     int64_t before_ns = clock_now_ns();
     TRY(wait_for_inputs(ex, idx, instr));
     TraceEvent* event;
-    TRY(executor_job_begin(ex, &event, name_of(instr), before_ns));
+    TRY(executor_job_begin(ex, &event, instr, before_ns));
     return executor_job_end(ex, &ex->rows[idx], event, call_model(ex, idx, instr));
 }
 
@@ -623,16 +618,14 @@ static Status find_groups(Executor* ex, const Plan* plan) {
 static Status run_transfer(Executor* ex, const PlanInstr* instr) {
     const End end = end_of(ex, instr);
     RowState* state = executor_state(ex, end.idx, instr->mb);
-    return transfers_post(&ex->transfers, name_of(instr), instr->peer, end.tag,
-                          link_data(ex, end.idx, instr->mb, end.link),
+    return transfers_post(&ex->transfers, instr, end.tag, link_data(ex, end.idx, instr->mb, end.link),
                           link_bytes(&ex->rows[end.idx], state, end.link), &state->transfer[end.link]);
 }
 
 static Status run_wait(Executor* ex, const PlanInstr* instr) {
     const End end = end_of(ex, instr);
-    TraceEvent* event = transfers_event(&ex->transfers, name_of(instr), instr->peer);
-    TRY(transfers_wait(&ex->transfers, &executor_state(ex, end.idx, instr->mb)->transfer[end.link],
-                       name_of(instr)));
+    TraceEvent* event = transfers_event(&ex->transfers, instr);
+    TRY(transfers_wait(&ex->transfers, &executor_state(ex, end.idx, instr->mb)->transfer[end.link], instr));
     event->end_ns = clock_now_ns();
     event->wait_ns = event->end_ns - event->begin_ns;
     return STATUS_OK;
@@ -701,7 +694,8 @@ Status executor_start(Executor* ex) {
 }
 
 Status executor_queue_begin(Executor* ex, TraceKind kind) {
-    TraceEvent* event = transfers_event(&ex->transfers, (TransferName){(int32_t)kind, -1, -1}, -1);
+    const PlanInstr none = {.kind = (uint8_t)kind, .chunk = -1, .mb = -1, .peer = -1};
+    TraceEvent* event = transfers_event(&ex->transfers, &none);
     return job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events));
 }
 
@@ -860,7 +854,9 @@ static Status pass_post(const Pass* pass, int32_t idx, int32_t b, InstrKind kind
     bool is_in = link == LINK_IN || (row->is_share && link == LINK_OUT);
     void* data = is_in ? pass_in(pass, idx, b) : pass_out(pass, idx, b);
     int64_t num_bytes = is_in ? pass_in_bytes(pass, idx, b) : pass_out_bytes(pass, idx, b);
-    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, row->row, b}, ex->first_rank + stage,
+    const PlanInstr instr = {
+        .kind = (uint8_t)kind, .chunk = row->row, .mb = b, .peer = ex->first_rank + stage};
+    return transfers_post(&ex->transfers, &instr,
                           TAG_FORWARD + executor_tag(ex, 0, row->row + is_next, is_part), data, num_bytes,
                           &executor_state(ex, idx, b)->transfer[link]);
 }
@@ -889,9 +885,9 @@ static Status pass_exchange(const Pass* pass, int32_t wave, bool sends) {
 }
 
 static Status pass_wait(const Pass* pass, int32_t idx, int32_t b, Link link, const Row* who) {
-    TransferName name = {INSTR_FWD, who->row, b};
+    const PlanInstr name = {.kind = INSTR_FWD, .chunk = who->row, .mb = b, .peer = -1};
     uint8_t* state = &executor_state(pass->ex, idx, b)->transfer[link];
-    return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&pass->ex->transfers, state, name);
+    return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&pass->ex->transfers, state, &name);
 }
 
 // --- jobs ------------------------------------------------------------------------------------------------
@@ -927,7 +923,8 @@ static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
 static Status pass_job_begin(const Pass* pass, TraceEvent** event, const Row* row, int32_t b,
                              int64_t before_ns) {
     if (pass->infers) { TRY(transfers_finish(&pass->ex->transfers)); }
-    return executor_job_begin(pass->ex, event, (TransferName){INSTR_FWD, row->row, b}, before_ns);
+    const PlanInstr job = {.kind = INSTR_FWD, .chunk = row->row, .mb = b, .peer = -1};
+    return executor_job_begin(pass->ex, event, &job, before_ns);
 }
 
 // Once its input is there, and its output's place, used by batch b - 2, is free.

@@ -159,40 +159,37 @@ void transfers_free(Transfers* t) {
     *t = (Transfers){0};
 }
 
-TransferWords transfer_words(const Transfers* t, TransferName name) {
+TransferWords transfer_words(const Transfers* t, int32_t kind, int32_t chunk, int32_t mb) {
     TransferWords out;
-    snprintf(out.text, sizeof out.text, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
-             trace_kind_text(name.kind), (int)name.mb, (int)name.chunk);
+    snprintf(out.text, sizeof out.text, t->says_chunks && chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
+             trace_kind_text(kind), (int)mb, (int)chunk);
     return out;
 }
 
-static TransferName name_of(const TraceEvent* event) {
-    return (TransferName){event->kind, event->chunk, event->mb};
-}
-
-TraceEvent* transfers_event(Transfers* t, TransferName name, int32_t peer) {
+TraceEvent* transfers_event(Transfers* t, const PlanInstr* instr) {
     TraceEvent* event = &t->trace.events[t->trace.num_events++];
     int64_t now_ns = clock_now_ns();
-    *event = (TraceEvent){.kind = name.kind,
-                          .chunk = name.chunk,
-                          .mb = name.mb,
-                          .peer = peer,
+    *event = (TraceEvent){.kind = instr->kind,
+                          .chunk = instr->chunk,
+                          .mb = instr->mb,
+                          .peer = instr->peer,
                           .begin_ns = now_ns,
                           .end_ns = now_ns};
     return event;
 }
 
-Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag, void* data,
-                      int64_t num_bytes, uint8_t* state) {
+Status transfers_post(Transfers* t, const PlanInstr* instr, int32_t tag, void* data, int64_t num_bytes,
+                      uint8_t* state) {
     Transfer transfer = {.state = state, .event_idx = t->trace.num_events};
-    transfers_event(t, name, peer);
+    transfers_event(t, instr);
     if (num_bytes == 0) {
         *state = TRANSFER_DONE;
         return STATUS_OK;
     }
     const DynapipeTransport_v1* api = t->transport->api;
     void* ctx = t->transport->ctx;
-    TRY(plan_instr_is_recv(name.kind)
+    const int32_t peer = instr->peer;
+    TRY(plan_instr_is_recv(instr->kind)
             ? api->irecv(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request)
             : api->isend(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request));
     t->items[t->num_items++] = transfer;
@@ -247,29 +244,29 @@ void transfers_position(const Transfers* t, char* out, size_t out_bytes) {
     out[0] = '\0';
     if (jobs->num_done > 0) {
         const TraceEvent* last = &events[jobs->jobs[jobs->num_done - 1].event_idx];
-        append(out, out_bytes, "after %s, ", TRANSFER_WORDS(t, name_of(last)));
+        append(out, out_bytes, "after %s, ", TRANSFER_WORDS(t, last));
     }
     append(out, out_bytes, "%d of %d queued jobs done", (int)jobs->num_done, (int)jobs->num_jobs);
     if (jobs->num_done < jobs->num_jobs) {
         const TraceEvent* next = &events[jobs->jobs[jobs->num_done].event_idx];
-        append(out, out_bytes, ", at %s", TRANSFER_WORDS(t, name_of(next)));
+        append(out, out_bytes, ", at %s", TRANSFER_WORDS(t, next));
     }
     for (int32_t i = 0; i < t->num_items && i < 4; i++) {
         const TraceEvent* event = &events[t->items[i].event_idx];
         append(out, out_bytes, "%s %s with rank %d", i == 0 ? "; not through:" : ",",
-               TRANSFER_WORDS(t, name_of(event)), (int)event->peer);
+               TRANSFER_WORDS(t, event), (int)event->peer);
     }
 }
 
-static Status fail_stuck(const Transfers* t, const uint8_t* state, TransferName name) {
-    TraceEvent missing = {.kind = name.kind, .chunk = name.chunk, .mb = name.mb, .peer = -1};
+static Status fail_stuck(const Transfers* t, const uint8_t* state, const PlanInstr* instr) {
+    TraceEvent missing = {.kind = instr->kind, .chunk = instr->chunk, .mb = instr->mb, .peer = -1};
     for (int32_t i = 0; i < t->num_items; i++) {
         if (t->items[i].state == state) { missing = t->trace.events[t->items[i].event_idx]; }
     }
     return FAIL(STATUS_COMM,
                 "rank %d: %s waits for %s with rank %s, nothing moved for %.1f s ---> see what rank "
                 "%d does, or raise --comm-timeout",
-                (int)t->transport->rank, TRANSFER_WORDS(t, name), TRANSFER_WORDS(t, name_of(&missing)),
+                (int)t->transport->rank, TRANSFER_WORDS(t, instr), TRANSFER_WORDS(t, &missing),
                 TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9, (int)missing.peer);
 }
 
@@ -283,7 +280,7 @@ static Status is_over(const Transfers* t, const uint8_t* state, int* over) {
     return STATUS_OK;
 }
 
-Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name) {
+Status transfers_wait(Transfers* t, const uint8_t* state, const PlanInstr* instr) {
     Backoff backoff = {0};
     int64_t begin_ns = clock_now_ns();
     for (;;) {
@@ -292,7 +289,7 @@ Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name) {
         TRY(is_over(t, state, &over));
         if (over) { break; }
         TRY(transfers_poll(t, &moved));
-        if (!backoff_next(&backoff, moved, t->timeout_ns)) { return fail_stuck(t, state, name); }
+        if (!backoff_next(&backoff, moved, t->timeout_ns)) { return fail_stuck(t, state, instr); }
     }
     if (t->transport->api->join == NULL) { t->trace.wait_ns += clock_now_ns() - begin_ns; }
     return STATUS_OK;
@@ -323,8 +320,9 @@ Status transfers_finish(Transfers* t) {
     if (t->jobs.device.api != NULL) { TRY(wait_for_device(t, 0, 0)); }
     while (t->num_items > 0) {
         Transfer last = t->items[t->num_items - 1];
-        TraceEvent event = t->trace.events[last.event_idx];
-        TRY(transfers_wait(t, last.state, name_of(&event)));
+        const TraceEvent* event = &t->trace.events[last.event_idx];
+        PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .mb = event->mb};
+        TRY(transfers_wait(t, last.state, &instr));
     }
     return STATUS_OK;
 }

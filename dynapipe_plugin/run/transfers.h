@@ -2,12 +2,10 @@
 transfers.h -- what one rank has in flight, which jobs a device has finished, and the record of both.
 
     uint8_t state = TRANSFER_NONE;
-    TransferName name = {INSTR_RECV_ACT, chunk, mb};
-    TRY(transfers_post(&t, name, peer, tag, data, num_bytes, &state));
+    TRY(transfers_post(&t, receive, tag, data, num_bytes, &state));
     ... compute ...
     TRY(transfers_poll(&t, &moved));                        // now and then
-    name.kind = INSTR_FWD;
-    TRY(transfers_wait(&t, &state, name));                  // until it is TRANSFER_DONE
+    TRY(transfers_wait(&t, &state, job));                   // until it is TRANSFER_DONE
 
 On a device, transfers_wait() makes later work in the queue wait (transport.h, join) and returns: the
 host runs ahead by a few jobs (transfers_wait_for_room), and only transfers_finish() waits until transfers and
@@ -69,11 +67,6 @@ enum { TRANSFERS_JOBS_AHEAD = 2 };
 
 typedef enum { TRANSFER_NONE, TRANSFER_POSTED, TRANSFER_DONE } TransferState;
 
-// A plan's instruction: kind, chunk, microbatch.
-typedef struct {
-    int32_t kind, chunk, mb;
-} TransferName;
-
 typedef struct {
     void* request;
     uint8_t* state;  // TransferState, borrowed
@@ -90,33 +83,32 @@ typedef struct {
     bool says_chunks;  // in messages: ranks have several
 } Transfers;
 
-// "fwd mb 3", "fwd mb 3 chunk 1". The text lives to the end of the expression.
+// "fwd mb 3", "fwd mb 3 chunk 1": of an instruction or event. The text lives to the end of the expression.
 typedef struct {
     char text[64];
 } TransferWords;
-#define TRANSFER_WORDS(t, name) transfer_words(t, name).text
-TransferWords transfer_words(const Transfers* t, TransferName name);
+#define TRANSFER_WORDS(t, of) transfer_words(t, (of)->kind, (of)->chunk, (of)->mb).text
+TransferWords transfer_words(const Transfers* t, int32_t kind, int32_t chunk, int32_t mb);
 
 // Forget everything, make room for num_events records (transfers, jobs), begin a step.
 Status transfers_begin(Transfers* t, int32_t num_events);
 void transfers_free(Transfers* t);
 
 // A record that begins now.
-TraceEvent* transfers_event(Transfers* t, TransferName name, int32_t peer);
+TraceEvent* transfers_event(Transfers* t, const PlanInstr* instr);
 
-// name.kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Without bytes nothing is sent: done at once, on
+// INSTR_SEND_* or INSTR_RECV_*. Does not block. Without bytes nothing is sent: done at once, on
 // both sides, which must compute the number from the same counts.
-Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag, void* data,
-                      int64_t num_bytes, uint8_t* state);
+Status transfers_post(Transfers* t, const PlanInstr* instr, int32_t tag, void* data, int64_t num_bytes,
+                      uint8_t* state);
 
 // Test everything in flight once (on a device, where transfers end in their order: until one is not done);
 // *moved becomes true if something is done.
 Status transfers_poll(Transfers* t, bool* moved);
 
 // Until *state is TRANSFER_DONE, on a device until it is joined. Where nothing moves for timeout_ns,
-// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", where `name` is the waiting
-// instruction.
-Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name);
+// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", where `instr` is what waits.
+Status transfers_wait(Transfers* t, const uint8_t* state, const PlanInstr* instr);
 
 // Until a device has at most TRANSFERS_JOBS_AHEAD jobs left; before queuing another.
 Status transfers_wait_for_room(Transfers* t);

@@ -341,7 +341,8 @@ static inline bool op_again(const Op* op, Case* c, OpsContext* context, float** 
     void* kept = c->a[out].device;
     c->a[out].device = c->a[in].device;
     op->call(c, context);
-    const bool close = op->product && (context != ops || out != in);
+    const bool elsewhere = !op->same_anywhere && (((uintptr_t)kept ^ (uintptr_t)c->a[in].device) & 15) != 0;
+    const bool close = elsewhere || (op->product && (context != ops || out != in));
     if (close) { op->reference(c); }
     bool ok = true;
     for (int k = 0; k < c->num; k++) {

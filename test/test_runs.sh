@@ -56,15 +56,15 @@ for name in val-limited val-limited-2x2; do
     ok $? "$name: $(grep -m1 'val loss\|error' "$work/$name.log")"
 done
 
-# Long samples in pieces on 2 x 2 with a divided optimizer: a run in two ends with the bits of a run in one.
+# Long samples in pieces on 4 x 2 with a divided optimizer: a run in two ends with the bits of a run in one.
 make_long_data "$work/long"
 cut() {  # name, more options
-    train "$@" -i "$work/long/train.bin" -e l4c64h2 -t 400 -d 800 -v 0 --stages 2 -z 1 -x 4 -n 2 --refit off --debug dump-plan="$work/cut.plan" --show-step 3
+    train "$@" -i "$work/long/train.bin" -e l4c128h2 -t 400 -d 800 -v 0 --stages 4 -z 1 -x 4 -n 2 --refit off --debug dump-plan="$work/cut.plan" --show-step 3
 }
-cut cut 4
+cut cut 8
 cp -r "$work/cut" "$work/cut-resumed"
 rm -f "$work/cut-resumed"/*_00000004*
-cut cut-resumed 4 -y 1
+cut cut-resumed 8 -y 1
 grep -q ' continues ' "$work/cut.plan" && diff -x '*.jsonl' -x '*.log' -r "$work/cut" "$work/cut-resumed" >"$work/said" 2>&1
 ok $? "$(grep -c ' continues ' "$work/cut.plan") later pieces: resumed behind step 2, the same files behind step 4 $(head -1 "$work/said")"
 

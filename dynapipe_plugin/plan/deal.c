@@ -112,8 +112,9 @@ static void restore_heap(int32_t* heap, int32_t num, const Bin* bins) {
     heap[at] = id;
 }
 
-// Largest first, each where it fills least, work in encoder and decoder layers counted separately; no bin stays empty where there are samples for all. With one weight, bins of capacity 1 are in
-// a heap: of these only the emptiest is looked at.
+// Largest first, each where it fills least, work in encoder and decoder layers counted separately; no bin
+// stays empty where there are samples for all. With one weight, bins of capacity 1 are in a heap: of these
+// only the emptiest is looked at.
 static Status fill_bins(int32_t* bin_of, Dealer* dealer, Bin* bins, int32_t num_bins, const int32_t* ids,
                         int32_t num_ids, Arena* arena) {
     int32_t num_empty = 0, num_looked = 0, *looked;
@@ -355,8 +356,8 @@ double dealer_longest_part(const Dealer* dealer, int64_t num_mbs) {
 Status dealer_share(const Share** out, Dealer* dealer, int32_t num_mbs, int32_t end_percent,
                     int32_t num_pieces, int32_t r) {
     Deal* deal = dealer->deals;
-    while (deal != NULL && (deal->num_mbs != num_mbs || deal->end_percent != end_percent ||
-                            deal->num_pieces != num_pieces)) {
+    while (deal != NULL &&
+           (deal->num_mbs != num_mbs || deal->end_percent != end_percent || deal->num_pieces != num_pieces)) {
         deal = deal->next;
     }
     if (deal == NULL) {
@@ -376,7 +377,8 @@ Status dealer_share(const Share** out, Dealer* dealer, int32_t num_mbs, int32_t 
 }
 
 Status dealer_make(Dealer* out, const PlanProblem* problem, const int32_t* replica) {
-    *out = (Dealer){.problem = problem, .replica = replica, .is_padded = problem->request->layout == LAYOUT_PADDED};
+    *out = (Dealer){
+        .problem = problem, .replica = replica, .is_padded = problem->request->layout == LAYOUT_PADDED};
     TRY(weigh(out));
     return deal_samples(out);
 }

@@ -2,8 +2,7 @@
 test.h -- CHECK, CHECK_EQ, RUN; a test program exits 0 (passed), 1 (failed) or 77 (skipped).
 
 RUN(f) prints "ok   f" or "FAIL f"; test_end() prints the closing line that the Makefile adds up. A program
-takes
---seed N for its random part and prints the seed it used.
+takes --seed N for its random part and prints the seed it used. TEST_ONLY=f runs that function alone.
 */
 #pragma once
 
@@ -69,6 +68,8 @@ static int test_failures, test_passed, test_failed, test_skipped;
 
 #define RUN(f)                                                  \
     do {                                                        \
+        const char* only = getenv("TEST_ONLY");                 \
+        if (only != NULL && strcmp(only, #f) != 0) { break; }   \
         test_failures = 0;                                      \
         f();                                                    \
         printf("%s %s\n", test_failures ? "FAIL" : "ok  ", #f); \

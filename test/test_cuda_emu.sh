@@ -59,10 +59,7 @@ expect "allocations that end as a GPU's do" 0 "" env EMU_GRANULE_BYTES=512 $out/
 expect "no device" bad "no CUDA-capable device" env EMU_DEVICES=0 $out/cuda_emu_faults device right
 expect "no driver" bad "driver version is insufficient" env EMU_NO_DEVICE=35 $out/cuda_emu_faults device right
 
-# One fault of each kind, in a kernel like those of each file of llmc/cuda (test/ptx/tests/faults.cu); right without it.
-"$(dirname "$nvcc")/ptxas" -arch="sm_${EMU_ARCH:-80}" -v $out/test/ptx/tests/faults.ptx -o "$work/cubin" 2>&1 |
-    sed -nE "s/.*Compiling entry function '([^']*)'.*/\1/p; s/.*Used ([0-9]+) registers.*/\1/p" | paste - - >"$work/registers"
-export EMU_REGISTERS=$work/registers
+# Faults that need no kernel of llmc/cuda (in those: test_cuda_faults.sh), and the same programs without them.
 fault() {  # name, words that it must end with
     expect "right: $1" 0 "$1: right" $out/cuda_emu_faults "$1" right
     expect "$1: $2" bad "$2" $out/cuda_emu_faults "$1" faulty
@@ -71,24 +68,10 @@ fault shifted "16 bytes of global memory at .*: not aligned"
 expect "a report names the kernel and the source's line" bad "kernel vectors\(float\*, int\), .*/faults\.cu:$(grep -n '= make_float4' test/ptx/tests/faults.cu | cut -d: -f1)\)" \
     $out/cuda_emu_faults shifted faulty
 expect "the same of what is inlined" bad "/faults\.cu:$(grep -n '__shfl_up' test/ptx/tests/faults.cu | cut -d: -f1)\)" $out/cuda_emu_faults shuffle faulty
-fault beyond "write of 4 bytes of global memory .*: in no allocation"
-fault tile "4 bytes of shared memory at .*: in no variable"
-fault unwritten "read of shared memory at .* that this block has not written"
-fault copy "read of shared memory at .*: cp.async of thread [0-9]+ is under way there"
-fault barrier "race: write of memory at .* that another thread of the block read, without a barrier between"
-fault warp "race: .* of memory at .* thread .* without (bar.warp.sync|a barrier) between"
-fault blocks "race between blocks: .* of global memory"
-fault read_only "write of global memory at .* that this launch read by ld.global.nc"
-fault divergent "block \(0,0,0\): all threads wait, .* 16 in bar.sync .* 16 in shfl.sync"
 fault product "mma.sync, but a lane of the warp has ended|mma.sync in a warp of which lanes have ended"
 fault shuffle "shfl.sync of lane 31, which has ended or is not in the mask"
 fault shuffles "all threads wait, .* 16 in shfl.sync .* 16 in shfl.sync"
 fault votes "all threads wait, .* 16 in vote.sync .* 16 in vote.sync"
-fault shared_limit "102400 bytes of shared memory, 49152 can be ---> cudaFuncSetAttribute"
-expect "shared_limit: right, but not on a card with 99 KiB" bad "102400 \+ 0 bytes of shared memory; a block can have 101376" \
-    env EMU_SHARED_BYTES=101376 $out/cuda_emu_faults shared_limit right
-fault registers "1024 threads of [0-9]+ registers"
-unset EMU_REGISTERS
 # Counts (test/ptx/count.cpp): requests, transactions, those needed; and blocks that a run went through.
 for kind in "right 32 4" "faulty 4 1"; do
     read -r which sectors wavefronts <<<"$kind"
@@ -97,7 +80,7 @@ for kind in "right 32 4" "faulty 4 1"; do
         tr -s ' ' | grep -c -e '^ 1 global L 1 $sectors 4' -e '^ 2 shared L 1 $wavefronts 1' | grep -x 2"
 done
 expect "coverage" 0 "100 % of .*scatter" python3 test/ptx/report.py coverage "$work/right"
-expect "coverage: what was not launched" 0 "through_shared.*never launched" python3 test/ptx/report.py coverage "$work/right"
+expect "coverage: what was not launched" 0 "exchange.*never launched" python3 test/ptx/report.py coverage "$work/right"
 # A missing event shows in some orders only: right under all of eight seeds, wrong under at least one.
 wrong=0 right=0
 for seed in 1 2 3 4 5 6 7 8; do

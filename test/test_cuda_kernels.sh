@@ -2,20 +2,10 @@
 # Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and, with TEST_ALL=1, float32. Laws are in those files; here: they
 # are built, without a warning, hold, and launch every kernel; with EMU_ARCH=90 (make test-all) for other inputs, and in another order of streams and
 # threads.
-set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/check_lib.sh"
 . dev/mpi_env.sh
 unset MAKEFLAGS MFLAGS BUILD BACKEND PRECISION CFLAGS
-passed=0 failed=0 skipped=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-skip() {  # what is missing, remedy
-    echo "skip kernels on the emulator: $1 ---> $2"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-}
-[ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip "no nvcc" "install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip_all "no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 
 count() {  # exit status, log, what: adds up the closing line
     local p=0 f=0 s=0
@@ -53,17 +43,16 @@ if [ -n "${TEST_ALL:-}" ]; then  # with the registers that each kernel has, too
     for ptx in "$out"/llmc/cuda/*.ptx; do "$ptxas" -v -arch="sm_${EMU_ARCH:-80}" "$ptx" -o "$work/cubin"; done 2>&1 |
         awk -F"'" '/Compiling entry function/ {name = $2} match($0, /Used [0-9]+ reg/) {print name, substr($0, RSTART + 5, RLENGTH - 9)}' >"$work/registers"
     export EMU_REGISTERS=$work/registers
-    [ "$(wc -l <"$EMU_REGISTERS")" -gt 100 ] || { failed=$((failed + 1)); echo "FAIL registers of $(wc -l <"$EMU_REGISTERS") kernels"; }
+    [ "$(wc -l <"$EMU_REGISTERS")" -gt 100 ]
+    ok $? "registers of $(wc -l <"$EMU_REGISTERS") kernels"
 fi
 for name in ${TEST_ALL:+test_ops} test_ops_attention; do
     env -u EMU_COUNTS EMU_SHARED_BYTES=101376 EMU_SEED=$seed timeout -k 5 500 "$out/$name" --seed $seed >"$work/log" 2>&1
     count $? "$work/log" "$name, BF16, 99 KiB a block"
 done
 grep -q '^smaller heads: head size [12][0-9]* with position biases .* shared memory, this card.s blocks have [0-9]* --->' "$work/log"
-if [ $? -eq 0 ]; then passed=$((passed + 1)) verdict="ok  "; else failed=$((failed + 1)) verdict=FAIL; fi
-echo "$verdict 99 KiB a block: $(grep -o -m1 "smaller heads: .*" "$work/log" | cut -c1-120)"
+ok $? "99 KiB a block: $(grep -o -m1 "smaller heads: .*" "$work/log" | cut -c1-120)"
 reached=$(python3 test/ptx/report.py coverage "$EMU_COUNTS" | tail -1)
-case $reached in *"; 0 kernels never launched") passed=$((passed + 1)) verdict="ok  " ;; *) failed=$((failed + 1)) verdict=FAIL ;; esac
-echo "$verdict $reached"
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+[[ $reached == *"; 0 kernels never launched" ]]
+ok $? "$reached"
+finish

@@ -2,12 +2,8 @@
 # The trainers on virtual ranks in virtual time (make simulated, dev/simulate.sh): plans and losses are those of mpirun's ranks, to
 # the last digit; sends that wait for their receives end no run; virtual time is what the platform says.
 # concerns: dynapipe_plugin/run dev/simulate.sh
-if ! command -v smpicc >/dev/null; then
-    echo "skip simulated: no smpicc here ---> dev/setup.sh --dev"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 77
-fi
 . "$(dirname "${BASH_SOURCE[0]}")/train_lib.sh"
+command -v smpicc >/dev/null || skip_all "no smpicc here ---> dev/setup.sh --dev"
 virtual=build/simulated
 if ! make -s -j2 simulated >"$work/build.log" 2>&1; then cat "$work/build.log"; exit 1; fi
 

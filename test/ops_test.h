@@ -67,7 +67,7 @@ typedef struct {
     int grads[5][2];           // input, gradient; {0, 0} after the last
     int aliases[4][2];         // output, input
     bool product;              // a library's: other bits with another number of threads, or in place
-    bool shift_in, shift_out;  // floatX arrays may begin anywhere
+    bool shift_in, shift_out;  // arrays of floats may begin anywhere
     bool same_anywhere;        // with the same bits
 } Op;
 
@@ -371,7 +371,7 @@ static inline void array_shift(Case* c, int k, size_t num_values) {
 }
 
 static inline bool op_may_shift(const Op* op, const Array* a) {
-    return a->type == 'x' && (a->role == IN ? op->shift_in : op->shift_out);
+    return a->type != 'i' && (a->role == IN ? op->shift_in : op->shift_out);
 }
 
 static Case op_case;
@@ -431,7 +431,7 @@ static inline bool op_check_case(const Op* op, int i) {
 static inline void op_check_places(const Op* op) {
     Case* c = &op_case;
     *c = (Case){.i = 1};
-    for (op->make(c); c->T == 0 || c->C % 8 != 0 || c->OC % 8 != 0; op->make(c)) {
+    for (op->make(c); c->a[0].n == 0 || c->C % 8 != 0 || c->OC % 8 != 0; op->make(c)) {
         const int i = c->i + 1;
         CHECK(case_release(c));
         *c = (Case){.i = i};

@@ -1057,8 +1057,13 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
         for (size_t i = 0; i < n * 8; i++) { ones->host[i] = 1.0f; }
         out_f(c, n * 3), out_f(c, n * 3), out_f(c, n * 2), out_x(c, n * C), out_x(c, n * C);
     }
-    case_upload(c);
     enum { PART, WEIGHT, ONES, STATS, TRIED, FACTORS, SUM, OWN, ARRAYS };
+    const int kinds[] = {PART, WEIGHT, ONES, SUM, OWN}, kind = whole->i / 2 % 7;  // 5: dinp; 6: none
+    for (int r = 0; r < s->num_shares && kind < 5; r++) {  // begins between two vectors
+        array_shift(c, 2 + r * ARRAYS + kinds[kind], 2);
+    }
+    if (kind == 5) { array_shift(c, 1, 2); }
+    case_upload(c);
     for (int r = 0; r < s->num_shares; r++) {
         Array* a = &c->a[2 + r * ARRAYS];
         const int begin = s->begin[r], Vs = s->begin[r + 1] - begin, V = num_ids(s, r);

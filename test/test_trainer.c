@@ -168,6 +168,7 @@ static void wrong_flags_say_what_is_right(void) {
                                            {"--betas", "0.9", "two numbers"},
                                            {"--betas", "0.9,", "two numbers"},
                                            {"--betas", "0.9,1", "two numbers"},
+                                           {"optimizer.lr=1e-5", "1", "--name value, such as --lr"},
                                            {"--betas", "0.9,0.9,", "two numbers"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char* argv[] = {"p", (char*)(uintptr_t)cases[i][0], (char*)(uintptr_t)cases[i][1], NULL};
@@ -186,6 +187,9 @@ static void foreign_names_say_ours(void) {
                                            {"--warmup_ratio", "did you mean --warmup (steps: the ratio"},
                                            {"--bf16", "unknown option ---> make PRECISION=BF16 builds"},
                                            {"--logging_steps", "---> leave it out: every step"},
+                                           {"--exit-interval", "did you mean --max-steps?"},
+                                           {"--metric_for_best_model", "---> leave it out: --keep-best"},
+                                           {"--use-flash-attn", "---> leave it out: there is one"},
                                            {"--save_step", "did you mean -n?"},
                                            {"--max-step", "did you mean --max-steps?"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

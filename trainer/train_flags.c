@@ -86,6 +86,28 @@ static const char* const foreign[] = {
     "--tensor-model-parallel-size=layers are divided among ranks, not matrices: --stages; the head is both",
     "--context-parallel-size=leave it out: long samples pass the pipeline in pieces, see --slices", "--packed=--batching packed", "--packing=--batching packed",
     "--group-by-length=--batching tokens", "--use-peft=all parameters are trained, there is no LoRA", "--lora-r=all parameters are trained, there is no LoRA",
+    "--load-in-4bit=all parameters are trained, in bf16 or float32", "--load-in-8bit=all parameters are trained, in bf16 or float32",
+    "--metric-for-best-model=leave it out: --keep-best 1 goes by the validation loss", "--label-smoothing-factor=there is no label smoothing",
+    "--predict-with-generate=--answers", "--generation-max-length=-g", "--num-beams=answers are greedy, there is no beam search",
+    "--max-source-length=--seq-length", "--max-target-length=--target-tokens", "--decoder-seq-length=--target-tokens", "--max-position-embeddings=--seq-length",
+    "--do-train=leave it out: -x 0 trains nothing", "--do-eval=-j", "--max-eval-samples=-m", "--max-train-samples=give ./prepare_data fewer records",
+    "--dataloader-num-workers=leave it out: files are mapped, not loaded", "--num-workers=leave it out: files are mapped, not loaded",
+    "--torch-compile=leave it out: nothing here is PyTorch", "--compile=leave it out: nothing here is PyTorch",
+    "--attn-implementation=leave it out: there is one attention", "--use-flash-attn=leave it out: there is one attention",
+    "--push-to-hub=--export-hf (writes the folder to push)", "--logging-dir=--output-dir", "--run-name=--output-dir", "--data-seed=--seed",
+    "--tensorboard-dir=leave it out: dev/to_tensorboard.py makes it of metrics.jsonl", "--wandb-project=leave it out: dev/to_wandb.py passes metrics.jsonl on",
+    "--distributed-backend=--transport", "--ddp-backend=--transport", "--local-rank=dynapipe_plugin/mpirun.sh -np starts the ranks",
+    "--nproc-per-node=dynapipe_plugin/mpirun.sh -np starts the ranks", "--nnodes=dynapipe_plugin/mpirun.sh -np starts the ranks, see doc/hosts.md",
+    "--train-samples=--max-steps", "--lr-warmup-samples=--warmup", "--lr-decay-iters=leave it out: the rate decays until --max-steps",
+    "--exit-interval=--max-steps", "--exit-duration-in-mins=leave it out: SIGTERM ends a run, saved", "--finetune=-e",
+    "--num-layers-per-virtual-pipeline-stage=--placement interleaved", "--sequence-parallel=layers are divided among ranks, not sequences: --stages",
+    "--num-query-groups=-e (a shape, such as llama:l4c128h4g2)", "--group-query-attention=-e (a shape, such as llama:l4c128h4g2)",
+    "--swiglu=train_llama trains such models", "--normalization=train_llama has RMSNorm", "--position-embedding-type=train_llama has rotary positions",
+    "--split=./prepare_data --val-fraction decides", "--merge-file=./prepare_data --tokenizer: the data brings it along",
+    "--train-data-path=-i", "--valid-data-path=-j", "--config=options are given one by one, there is no file of them",
+    "--device=the build decides: make train_gpt2, or train_gpt2cu for GPUs", "--checkpoint-dir=-e", "--run-val-every-n-steps=-v",
+    "--log-every-n-steps=leave it out: every step has its line, --quiet prints none", "--enable-activation-checkpointing=--recompute full",
+    "--shuffle=leave it out: the order is drawn anew, see --seed",
     NULL};
 // llm.c's flags without effect here: accepted, so that its scripts run unchanged.
 static const struct {
@@ -178,7 +200,10 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
     TRY(options_defaults(specs, NUM_SPECS, out));
     TRY(take_ignored(&argc, argv, notes));
     TRY(options_take(specs, NUM_SPECS, out, &argc, argv, foreign));
-    if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> --help lists all", argv[1]); }
+    if (argc > 1) {
+        return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> %s--help lists all", argv[1],
+                    strchr(argv[1], '=') != NULL ? "--name value, such as --lr 3e-4; " : "");
+    }
     if (out->betas != NULL) { TRY(parse_betas(out)); }
     if (out->epochs > 0 && out->steps != -1) {
         return FAIL(STATUS_BAD_OPTION, "--epochs %d and -x (--max-steps) %d ---> give one of them",

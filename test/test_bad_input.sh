@@ -59,5 +59,9 @@ small_tokens 256
 run small-tokens 2 $small --stages 2 --export-hf "$work/small.hf" && grep -q "small.bin: its ids, at most 256, are taken for those of the model's vocabulary of 257" "$work/small-tokens.log" &&
     grep -q '"vocab_size": 257' "$work/small.hf/config.json" && ! grep -q '_token_id' "$work/small.hf/config.json"
 ok $? "llm.c's tokens of a small vocabulary: $(tail -2 "$work/small-tokens.log" | head -1)"
+# A checkpoint that names no tokenizer, and data of fewer ids.
+run names-none 1 -i "$work/llmc.bin" -e l2c32h4 -t 64 -d 512 -x 1 -v 0 -s 0 -o "$work/names-none" &&
+    run fewer-ids 1 -i "$work/data/train.bin" -e "$work/names-none" -t 64 -d 512 -x 1 -v 0 -s 0 && grep -q 'warning: the data has 257 ids, .* 50257: were they made for' "$work/fewer-ids.log"
+ok $? "bytes on a model of 50257 ids: $(grep -m1 '^warning: the data' "$work/fewer-ids.log")"
 refuses "llmc.bin has 50257" "validation data of another vocabulary" 1 -i "$work/data/train.bin" -j "$work/llmc.bin" -e l2c32h4 -t 64 -x 1
 finish

@@ -554,6 +554,17 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
             model, path, shape);
 }
 
+// A checkpoint of llm.c does not name its tokenizer.
+static void warn_of_vocabulary(const Trainer* t, const ModelConfig* config, ModelSource source,
+                               const char* path) {
+    if (source != MODEL_CHECKPOINT || t->begun.model.vocab_hash != 0 || !t->is_main) { return; }
+    if (t->info.vocab >= config->vocab) { return; }
+    fprintf(stderr,
+            "warning: the data has %d ids, -e %s %d: were they made for one another? ---> data of this "
+            "model's tokenizer (./prepare_data --tokenizer)\n",
+            t->info.vocab, checkpoint_path_tail(path), config->vocab);
+}
+
 static void check_fits(Trainer* t, ModelConfig* config, const char* path) {
     const char* tail = checkpoint_path_tail(path);
     // llm.c's token files may be of a smaller vocabulary than they say; a decoder would start with their end
@@ -786,6 +797,7 @@ static ModelSource build_model(Trainer* t) {
     t->has_like = source == MODEL_HF;
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_fits(t, &config, path);
+    warn_of_vocabulary(t, &config, source, path);
     const bool has_end = t->info.eot_token < config.vocab;  // the data, one that the model knows
     check_tokens_fit(t, path, has_end);
     find_ends(t, path, has_end);

@@ -645,7 +645,7 @@ static void check_tokens_fit(Trainer* t, const char* path, bool has_end) {
     if (t->kind->has_decoder && pad < 0) {
         die(t,
             "-e %.80s: its decoder starts with token %d, the data has no padding token ---> data of this "
-            "model's tokenizer: prepare_data --tokenizer sentencepiece, byt5 or hf",
+            "model's tokenizer: prepare_data --tokenizer, with the model's folder",
             checkpoint_path_tail(path), like->start_token);
     }
     bool other_start = t->kind->has_decoder && like->start_token != pad;

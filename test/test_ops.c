@@ -1058,7 +1058,7 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
         out_f(c, n * 3), out_f(c, n * 3), out_f(c, n * 2), out_x(c, n * C), out_x(c, n * C);
     }
     enum { PART, WEIGHT, ONES, STATS, TRIED, FACTORS, SUM, OWN, ARRAYS };
-    const int kinds[] = {PART, WEIGHT, ONES, SUM, OWN}, kind = whole->i / 2 % 7;  // 5: dinp; 6: none
+    const int kinds[] = {PART, WEIGHT, ONES, SUM, OWN}, kind = (whole->i / 2 + 6) % 7;  // 5: dinp; 6: none
     for (int r = 0; r < s->num_shares && kind < 5; r++) {  // begins between two vectors
         array_shift(c, 2 + r * ARRAYS + kinds[kind], 2);
     }

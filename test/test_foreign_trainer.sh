@@ -116,13 +116,13 @@ relu() {  # folder, sed expression
         SOURCES="train_mini.c mini_dynapipe.c $work/$1/mini.c" >"$work/$1.build" 2>&1 || cat "$work/$1.build"
 }
 relu relu ''
-for seed in 1 2 3 4 5 6; do
+for seed in 1 2 3 4 44 45 46; do
     SEED=$seed "$work/relu/train_mini" -c 1 -L 2 -C 8 -F 16 >"$work/relu.log" 2>&1 || break
 done
 ok $? "ReLU at small values: the checker finds nothing with seeds 1 to $seed $(grep -m1 '^FAIL' "$work/relu.log" | cut -c 1-250)"
 relu relu_wrong '/product_weights(g.d,/d'
 SEED=1 "$work/relu_wrong/train_mini" -c 1 -L 2 -C 8 -F 16 >"$work/relu.log" 2>&1
-[ $? -eq 1 ] && grep -q '^FAIL gradients .* by the gradients it would by .*, and so at [345] of .* a term of backward is missing' "$work/relu.log"
+[ $? -eq 1 ] && grep -q '^FAIL gradients .* by the gradients it would by .*, and so at 5 of 5 .* a term of backward is missing' "$work/relu.log"
 ok $? "and without a term: $(grep -m1 '^FAIL' "$work/relu.log" | cut -c 1-250)"
 planted 'by the gradients it would by' '/mini_embed_backward/d'
 if [ -n "$all" ]; then

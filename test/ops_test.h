@@ -430,11 +430,11 @@ static inline bool op_check_case(const Op* op, int i) {
 // it.
 static inline void op_check_places(const Op* op) {
     Case* c = &op_case;
-    *c = (Case){.i = 1};
+    *c = (Case){.i = 1, .about = op->about};
     for (op->make(c); c->a[0].n == 0 || c->C % 8 != 0 || c->OC % 8 != 0; op->make(c)) {
         const int i = c->i + 1;
         CHECK(case_release(c));
-        *c = (Case){.i = i};
+        *c = (Case){.i = i, .about = op->about};
     }
     for (int k = 0; k < c->num; k++) {
         if (!op_may_shift(op, &c->a[k])) { continue; }

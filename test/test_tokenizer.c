@@ -373,6 +373,11 @@ static void byt5_equals_golden_ids(void) {
     CHECK(shows(tokenizer, 0, "<pad>") && shows(tokenizer, 1, "</s>") && shows(tokenizer, 2, "<unk>"));
     CHECK(shows(tokenizer, 'A' + 3, "A") && shows(tokenizer, 258, "\xff"));
     CHECK(shows(tokenizer, 259, "<extra_id_0>") && shows(tokenizer, 383, "<extra_id_124>"));
+    static const char masked[] = "a<extra_id_12><extra_id_125>";  // the second is text
+    BpeTokens ids = {0};
+    CHECK_OK(tokenizer_encode_filled(tokenizer, masked, sizeof masked - 1, false, &ids));
+    CHECK(ids.num_tokens == 16 && ids.ids[1] == 271 && ids.ids[2] == '<' + 3 && ids.ids[15] == '>' + 3);
+    bpe_tokens_free(&ids);
     int32_t num_bytes;
     CHECK(tokenizer_token_text(tokenizer, 384, &num_bytes) == NULL);
     CHECK(tokenizer_token_text(tokenizer, -1, &num_bytes) == NULL);

@@ -415,47 +415,13 @@ static SampleInputEnd end_of_input(const Generation* g) {
     return g->options->raw ? INPUT_END_NONE : g->tokens.data.vocab.input_end;
 }
 
-static const char sentinel_begin[] = "<extra_id_";
-enum { SENTINEL_BEGIN_BYTES = sizeof sentinel_begin - 1 };
-
-// "<extra_id_7>" of such a token, without the blank that mT5 has before it; NULL: another token.
-static const unsigned char* sentinel_text(const Generation* g, int32_t token, size_t* num_bytes) {
+// <extra_id_7>; mT5's have a blank before it.
+static bool is_sentinel(const Generation* g, int32_t token) {
+    static const char begin[] = "<extra_id_";
     int32_t length = 0;
     const unsigned char* text = tokenizer_token_text(g->tokens.tokenizer, token, &length);
     if (length > 0 && text[0] == ' ') { text++, length--; }
-    *num_bytes = (size_t)length;
-    bool is_one = length > SENTINEL_BEGIN_BYTES && memcmp(text, sentinel_begin, SENTINEL_BEGIN_BYTES) == 0;
-    return is_one ? text : NULL;
-}
-
-// The sentinel that a text begins with; -1: none.
-static int32_t find_sentinel(const Generation* g, const char* text, size_t text_bytes, size_t* num_bytes) {
-    if (text_bytes < SENTINEL_BEGIN_BYTES || memcmp(text, sentinel_begin, SENTINEL_BEGIN_BYTES) != 0) {
-        return -1;
-    }
-    for (int32_t token = g->tokens.data.vocab.num_tokens - 1; token >= 0; token--) {
-        const unsigned char* name = sentinel_text(g, token, num_bytes);
-        if (name != NULL && *num_bytes <= text_bytes && memcmp(text, name, *num_bytes) == 0) { return token; }
-    }
-    return -1;
-}
-
-// Names of sentinels are tokens here; in training data they are text (tokenizer.h).
-static Status encode(Generation* g, const char* text, size_t num_bytes) {
-    const char *begin = text, *end = text + num_bytes;
-    size_t taken;
-    for (const char* at = text; (at = memchr(at, '<', (size_t)(end - at))) != NULL; at += taken) {
-        const bool is_named = at > text && at[-1] == DATA_SPECIAL;
-        int32_t token = is_named ? -1 : find_sentinel(g, at, (size_t)(end - at), &taken);
-        if (token < 0) {
-            taken = 1;
-            continue;
-        }
-        TRY(tokenizer_encode_filled(g->tokens.tokenizer, begin, (size_t)(at - begin), false, &g->encoded));
-        TRY(bpe_tokens_add(&g->encoded, token));
-        begin = at + taken;
-    }
-    return tokenizer_encode_filled(g->tokens.tokenizer, begin, (size_t)(end - begin), false, &g->encoded);
+    return length >= (int32_t)sizeof begin && memcmp(text, begin, sizeof begin - 1) == 0;
 }
 
 // The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
@@ -466,7 +432,8 @@ static Status tokenise_part(Generation* g, const PromptPart* part) {
                                                          : end_of_input(g);
     char* terminator = &part->text[part->num_bytes];
     *terminator = '\n';
-    TRY(encode(g, part->text, part->num_bytes + (end == INPUT_END_NEWLINE)));
+    TRY(tokenizer_encode_filled(g->tokens.tokenizer, part->text, part->num_bytes + (end == INPUT_END_NEWLINE),
+                                false, &g->encoded));
     *terminator = '\0';
     return end == INPUT_END_EOT ? bpe_tokens_add(&g->encoded, g->tokens.data.vocab.eot_token) : STATUS_OK;
 }
@@ -574,9 +541,7 @@ static bool said(void* context, const Completion* completion, int32_t token) {
         return false;
     }
     int32_t num_bytes = 0;
-    size_t sentinel_bytes;
-    if (!g->options->special_tokens &&
-        (token == g->tokens.data.vocab.pad_token || sentinel_text(g, token, &sentinel_bytes) != NULL)) {
+    if (!g->options->special_tokens && (token == g->tokens.data.vocab.pad_token || is_sentinel(g, token))) {
         return true;
     }
     const unsigned char* text = tokenizer_token_text(g->tokens.tokenizer, token, &num_bytes);

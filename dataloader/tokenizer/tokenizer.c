@@ -303,6 +303,25 @@ static int32_t find_special(const Tokenizer* t, const char* name, size_t num_byt
     return -1;
 }
 
+// The sentinel of T5 that a text begins with, and its bytes; -1: none.
+static int32_t find_sentinel(const Tokenizer* t, const char* text, size_t text_bytes, size_t* num_bytes) {
+    static const char begin[] = "<extra_id_";
+    const char* end = text_bytes > sizeof begin && memcmp(text, begin, sizeof begin - 1) == 0
+                          ? memchr(text, '>', text_bytes)
+                          : NULL;
+    if (end == NULL) { return -1; }
+    *num_bytes = (size_t)(end - text) + 1;
+    for (int32_t token = t->vocab.num_tokens - 1; token >= 0; token--) {
+        int32_t length;
+        const unsigned char* name = tokenizer_token_text(t, token, &length);
+        if (name != NULL && length > 0 && name[0] == ' ') { name++, length--; }  // mT5's
+        if (name != NULL && (size_t)length == *num_bytes && memcmp(name, text, *num_bytes) == 0) {
+            return token;
+        }
+    }
+    return -1;
+}
+
 Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes, bool needs_all,
                                BpeTokens* out) {
     const int64_t before = out->num_tokens;
@@ -311,12 +330,14 @@ Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes,
     Status status = run != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for a text");
     for (const char *at = text, *end = text + num_bytes; at < end && status == STATUS_OK; at++) {
         const char* close = *at == DATA_SPECIAL ? memchr(at + 1, DATA_SPECIAL, (size_t)(end - at - 1)) : NULL;
-        if (close == NULL) {
+        size_t sentinel_bytes = 0, name_bytes = close != NULL ? (size_t)(close - at - 1) : 0;
+        const int32_t token = close != NULL ? find_special(t, at + 1, name_bytes)
+                              : *at == '<'  ? find_sentinel(t, at, (size_t)(end - at), &sentinel_bytes)
+                                            : -1;
+        if (close == NULL && token < 0) {
             run[length++] = *at;
             continue;
         }
-        const size_t name_bytes = (size_t)(close - at - 1);
-        const int32_t token = find_special(t, at + 1, name_bytes);
         if (token >= 0) {
             status = tokenizer_encode(t, run, length, out);
             if (status == STATUS_OK) { status = bpe_tokens_add(out, token); }
@@ -330,7 +351,7 @@ Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes,
             memcpy(run + length, at + 1, name_bytes);
             length += name_bytes;
         }
-        at = close;
+        at = close != NULL ? close : at + sentinel_bytes - 1;
     }
     if (status == STATUS_OK) { status = tokenizer_encode(t, run, length, out); }
     free(run);

@@ -9,7 +9,7 @@ tokenizer.h -- text to tokens by one of several tokenizers.
     hf             the same as gpt2, or Qwen2's or Llama 3's BPE                 tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
-text that spells one ("</s>", "<extra_id_0>") stays text. Templates name them.
+text that spells one ("</s>", "<|endoftext|>") stays text. Templates name them.
 
 T5's sentinels <extra_id_0> ... are ids that replace spans of text. T5 counts them from the end (<extra_id_0>
 is the last id, 32099), ByT5's tokenizer in transformers upwards from 259. They are part of the vocabulary;
@@ -52,8 +52,8 @@ const SampleVocab* tokenizer_vocab(const Tokenizer* tokenizer);
 // unchanged.
 Status tokenizer_encode(Tokenizer* tokenizer, const char* text, size_t num_bytes, BpeTokens* out);
 
-// The same of a text that a template has made (DATA_SPECIAL). A name that no special token has is text, or,
-// needs_all, STATUS_BAD_OPTION.
+// The same of a text that a template has made (DATA_SPECIAL); <extra_id_0> is T5's sentinel, if there is one.
+// A name that no special token has is text, or, needs_all, STATUS_BAD_OPTION.
 Status tokenizer_encode_filled(Tokenizer* tokenizer, const char* text, size_t num_bytes, bool needs_all,
                                BpeTokens* out);
 

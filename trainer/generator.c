@@ -415,15 +415,6 @@ static SampleInputEnd end_of_input(const Generation* g) {
     return g->options->raw ? INPUT_END_NONE : g->tokens.data.vocab.input_end;
 }
 
-// <extra_id_7>; mT5's have a blank before it.
-static bool is_sentinel(const Generation* g, int32_t token) {
-    static const char begin[] = "<extra_id_";
-    int32_t length = 0;
-    const unsigned char* text = tokenizer_token_text(g->tokens.tokenizer, token, &length);
-    if (length > 0 && text[0] == ' ') { text++, length--; }
-    return length >= (int32_t)sizeof begin && memcmp(text, begin, sizeof begin - 1) == 0;
-}
-
 // The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
 // answer ends like every target.
 static Status tokenise_part(Generation* g, const PromptPart* part) {
@@ -541,7 +532,8 @@ static bool said(void* context, const Completion* completion, int32_t token) {
         return false;
     }
     int32_t num_bytes = 0;
-    if (!g->options->special_tokens && (token == g->tokens.data.vocab.pad_token || is_sentinel(g, token))) {
+    if (!g->options->special_tokens &&
+        (token == g->tokens.data.vocab.pad_token || tokenizer_is_sentinel(g->tokens.tokenizer, token))) {
         return true;
     }
     const unsigned char* text = tokenizer_token_text(g->tokens.tokenizer, token, &num_bytes);

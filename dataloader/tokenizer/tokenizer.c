@@ -303,21 +303,33 @@ static int32_t find_special(const Tokenizer* t, const char* name, size_t num_byt
     return -1;
 }
 
-// The sentinel of T5 that a text begins with, and its bytes; -1: none.
+static const char sentinel_begin[] = "<extra_id_";
+enum { SENTINEL_BEGIN_BYTES = sizeof sentinel_begin - 1 };
+
+// "<extra_id_7>" of such a token, without the blank that mT5 has before it; NULL: another token.
+static const unsigned char* sentinel_text(const Tokenizer* t, int32_t token, int32_t* num_bytes) {
+    const unsigned char* text = tokenizer_token_text(t, token, num_bytes);
+    if (text != NULL && *num_bytes > 0 && text[0] == ' ') { text++, --*num_bytes; }
+    bool is_one = text != NULL && *num_bytes > SENTINEL_BEGIN_BYTES &&
+                  memcmp(text, sentinel_begin, SENTINEL_BEGIN_BYTES) == 0;
+    return is_one ? text : NULL;
+}
+
+bool tokenizer_is_sentinel(const Tokenizer* t, int32_t token) {
+    int32_t num_bytes = 0;
+    return sentinel_text(t, token, &num_bytes) != NULL;
+}
+
+// The sentinel that a text begins with, and its bytes; -1: none.
 static int32_t find_sentinel(const Tokenizer* t, const char* text, size_t text_bytes, size_t* num_bytes) {
-    static const char begin[] = "<extra_id_";
-    const char* end = text_bytes > sizeof begin && memcmp(text, begin, sizeof begin - 1) == 0
-                          ? memchr(text, '>', text_bytes)
-                          : NULL;
-    if (end == NULL) { return -1; }
-    *num_bytes = (size_t)(end - text) + 1;
+    if (text_bytes < SENTINEL_BEGIN_BYTES || memcmp(text, sentinel_begin, SENTINEL_BEGIN_BYTES) != 0) {
+        return -1;
+    }
     for (int32_t token = t->vocab.num_tokens - 1; token >= 0; token--) {
-        int32_t length;
-        const unsigned char* name = tokenizer_token_text(t, token, &length);
-        if (name != NULL && length > 0 && name[0] == ' ') { name++, length--; }  // mT5's
-        if (name != NULL && (size_t)length == *num_bytes && memcmp(name, text, *num_bytes) == 0) {
-            return token;
-        }
+        int32_t length = 0;
+        const unsigned char* name = sentinel_text(t, token, &length);
+        *num_bytes = (size_t)length;
+        if (name != NULL && *num_bytes <= text_bytes && memcmp(text, name, *num_bytes) == 0) { return token; }
     }
     return -1;
 }

@@ -65,6 +65,8 @@ Status tokenizer_begin(const Tokenizer* tokenizer, BpeTokens* out);
 // pieces, too, blanks are blanks: the first word of a text has one before it.
 const unsigned char* tokenizer_token_text(const Tokenizer* tokenizer, int32_t token, int32_t* num_bytes);
 
+bool tokenizer_is_sentinel(const Tokenizer* tokenizer, int32_t token);  // <extra_id_0> ...
+
 // Writes FOLDER/tokenizer.bin in llm.c's format, version 2, little-endian: 256 int32 (0 magic 20240328, 1
 // version 2, 2 number of tokens, 3 end-of-text token, then zeros), then one length byte and the bytes of
 // every token.

@@ -120,7 +120,7 @@ generate: $(OUT)/generate                  ## what a trained model answers (one 
 make_tasks: $(OUT)/dev/make_tasks          ## write the built-in task mixture as JSONL
 	@cp $< $@
 
-dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, check, report
+dynapipe: $(OUT)/dynapipe                  ## the planner as a command: plan, report
 	@cp $< $@
 
 simulated:                                 ## trainers on virtual ranks in virtual time, for dev/simulate.sh

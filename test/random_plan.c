@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/plan/plan_text.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 
 static int64_t pick(Rng* rng, int64_t lo, int64_t hi) {

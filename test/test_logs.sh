@@ -161,8 +161,7 @@ ok $? "a reader that goes does not end a run: $(tail -1 "$work/head.log")"
 
 printf '5,2\n7,1\n' >"$work/lengths.csv"
 plan="$build/dynapipe plan $work/lengths.csv --stages 2 --model l4c32h4"
-$plan --text "$work/plan.txt" >/dev/null 2>&1
-programs=("$plan" "$plan --json -" "$plan --svg -" "$build/dynapipe check $work/plan.txt"
+programs=("$plan" "$plan --json -" "$plan --svg -" "$plan --text -"
     "$build/dynapipe report $work/whole/metrics.jsonl -o $work/page.html"
     "$build/dynapipe --help" "$build/dynapipe plan --help" "$build/prepare_data --tokenizer bytes --out $work/data2 $work/tasks.jsonl" "$build/prepare_data --help"
     "$build/dev/make_tasks --out $work/t2.jsonl --samples 30" "$build/dev/make_tasks --help" "$build/profile_costs --model l2c16h2 --tokens 32 --seconds 0.1 --out $work/c.txt"

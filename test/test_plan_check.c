@@ -421,15 +421,23 @@ static const struct {
 };
 enum { NUM_MUTATIONS = sizeof mutations / sizeof mutations[0] };
 
-// A deep copy by way of the text form.
+static void* copied(const void* from, size_t num_bytes, Arena* arena) {
+    void* to = arena_alloc(arena, num_bytes);
+    CHECK(to != NULL);
+    return memcpy(to, from, num_bytes);
+}
+
 static void copy_plan(Plan* out, const Plan* plan, Arena* arena) {
-    char* text = NULL;
-    size_t num_bytes = 0;
-    FILE* file = open_memstream(&text, &num_bytes);
-    plan_print(plan, file);
-    fclose(file);
-    CHECK_OK(plan_parse(out, text, "copy", arena));
-    free(text);
+    *out = *plan;
+    out->mbs = copied(plan->mbs, sizeof *plan->mbs * (size_t)plan->M, arena);
+    out->sequences = copied(plan->sequences, sizeof *plan->sequences * (size_t)plan->num_sequences, arena);
+    out->segments = copied(plan->segments, sizeof *plan->segments * (size_t)plan->num_segments, arena);
+    out->ranks = copied(plan->ranks, sizeof *plan->ranks * (size_t)(plan->P * plan->R), arena);
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        PlanRank* rank = &out->ranks[r];
+        rank->instrs = copied(rank->instrs, sizeof *rank->instrs * (size_t)rank->num_instrs, arena);
+        rank->buffers = copied(rank->buffers, sizeof *rank->buffers * (size_t)rank->num_buffers, arena);
+    }
 }
 
 // Plans whose receives are all posted as late as can be are the hardest to break; random ones do. A mutation

@@ -3,7 +3,6 @@
 #include "../dynapipe_plugin/run/trace.h"
 
 #include "../dynapipe_plugin/plan/plan_message.h"
-#include "../dynapipe_plugin/plan/plan_text.h"
 #include "../dynapipe_plugin/plan/simulate.h"
 #include "random_plan.h"
 #include "test.h"

@@ -6,7 +6,6 @@
 
 #include "../dynapipe_plugin/plan/memory_layout.h"
 #include "../dynapipe_plugin/plan/plan_message.h"
-#include "../dynapipe_plugin/plan/plan_text.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -33,9 +33,8 @@ refuses 2 "--polcy" plan test/problems/gpt_small.json --polcy auto
 tool plan test/problems/gpt_small.json --policy zigzag; [ $? -eq 2 ] && grep -q -- '--policy.*packed-ragged' "$work/err"
 ok $? "an unknown policy: $(head -c 80 "$work/err")"
 
-# --- every problem, every policy: the published form is judged, the text form is checked
-judge() {  # problem, what; the plan is $work/plan.json and $work/plan.txt
-    tool check "$work/plan.txt" --problem "$1"; ok $? "check: $2"
+# --- every problem, every policy: the published form is judged
+judge() {  # problem, what; the plan is $work/plan.json
     [ -n "$have_python" ] || return
     local verdict
     verdict=$(python3 test/judge_plan.py "$1" "$work/plan.json"); ok $? "judge: $2: $verdict"
@@ -72,7 +71,6 @@ for problem in test/problems/{gpt_small,gpt_tight,t5_small,one_sample}.json; do
 done
 refuses 2 "--json: policy packed" plan test/problems/gpt_small.json --policy packed --json "$work/plan.json"
 tool plan test/problems/gpt_small.json --policy packed --text "$work/plan.txt"; ok $? "packed, as text"
-tool check "$work/plan.txt" --problem test/problems/gpt_small.json; ok $? "packed, checked"
 
 if [ -n "$have_python" ] && [ -r $cases/evaluate.py ]; then
     for problem in $cases/*_s*_r*.json; do
@@ -143,35 +141,17 @@ for split in 5,4 5,4,4 -1,5,8 x; do
 done
 refuses 2 "--stages" plan $small --stages 4
 
-# --- check
-rehash() {  # a plan's text with its hash put right, as its own message says
-    local right
-    tool check "$1"
-    right=$(grep -oE 'contents have [0-9a-f]{16}' "$work/err" | cut -d' ' -f3)
-    sed -i "s/^hash .*/hash $right/" "$1"
-}
-sed 's/makespan_ns [0-9]*/makespan_ns 99999999/' "$work/a.txt" >"$work/m.txt"
-tool check "$work/m.txt"; [ $? -eq 1 ] && grep -q hash "$work/err"; ok $? "a changed plan: $(head -c 90 "$work/err" | sed "s|$work/||g")"
-rehash "$work/m.txt"
-tool check "$work/m.txt"; ok $? "a plan of another time is well formed"
-refuses 1 "the simulator finds" check "$work/m.txt" --problem $small
-tool check "$work/a.txt" --problem test/problems/gpt_tight.json; [ $? -eq 1 ]; ok $? "another problem's plan: $(head -c 90 "$work/err")"
-refuses 3 "over the limit" check "$work/a.txt" --problem $small --memory-limit 1500M
-refuses 1 "text form" check $small
-
 # --- infeasible is an answer: which stage, how many bytes over, which option would help
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
 few="plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000"
 refuses 3 "rank 0's own memory (./dynapipe plan: --rank-memory): parameters" $few --rank-memory 1K,0,8G
 refuses 3 "---> raise rank 1's own memory" $few --placement linear --head whole --rank-memory 880M,880M,880M
 refuses 3 "error: --memory-limit: parameters, gradients and optimizer of stage 0" $few --rank-memory 0,0,8G --memory-limit 1K
-# --- ranks that differ: the plan says each rank's limit, and is checked on the same machine only
+# --- ranks that differ: the plan says each rank's limit
 differ=(--rank-speed 1,0.7,1.2 --rank-memory 3G,0,6G --link-rate 5,0.5)
 tool plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G "${differ[@]}" --text "$work/plan.txt" --svg "$work/plan.svg" &&
     [ "$(grep -c '^rank .* limit_bytes' "$work/plan.txt")" -eq 2 ] && grep -q '^rank 0 .* limit_bytes 3221225472$' "$work/plan.txt"
 ok $? "--rank-speed, --rank-memory, --link-rate: a plan for ranks that differ"
-tool check "$work/plan.txt" --problem test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G "${differ[@]}"; ok $? "its times and memory hold there"
-refuses 1 "the simulator finds" check "$work/plan.txt" --problem test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000 --memory-limit 4G
 tool plan $small --rank-speed 0.5,0.5,0.5 && cp "$work/out" "$work/slow" && tool plan $small && awk '
     FNR == NR {if ($1 == "bound") slow = $2; next} $1 == "bound" {exit !(slow > 1.99 * $2 && slow < 2.01 * $2)}' "$work/slow" "$work/out"
 ok $? "bound: half the speed, twice the time"
@@ -207,7 +187,7 @@ bad 'cost_model.rc.fool' 's/"full":/"fool":/'
 lengths=test/problems/lengths.csv
 common="--model l4c64h4 --batch-tokens 2000 --stages 2"
 # shellcheck disable=SC2086
-plan_lengths() { tool plan "$1" $common --text "$work/plan.txt" "${@:2}" && tool check "$work/plan.txt" --problem "$1" $common "${@:2}"; }
+plan_lengths() { tool plan "$1" $common --text "$work/plan.txt" "${@:2}"; }
 plan_lengths $lengths; ok $? "lengths with names"
 cp "$work/plan.txt" "$work/named.txt"
 same() { cmp -s "$work/plan.txt" "$work/named.txt"; }
@@ -225,7 +205,7 @@ plan_lengths $lengths --max-tokens 20 --replicas 2; ok $? "cut to 20 tokens, 2 r
 plan_lengths $lengths --memory-limit 72M; ok $? "under a memory limit"
 refuses 3 "--memory-limit" plan $lengths --memory-limit 100K --model l4c64h4 --stages 2
 # shellcheck disable=SC2086
-tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check "$work/plan.txt" --problem $lengths $common
+tool plan $lengths $common --policy packed --text "$work/plan.txt"
 ok $? "packed"
 sed -n 's|^cost_model/analytic ||p' test/fuzz/corpus.txt | base64 -d >"$work/costs"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/costs"; ok $? "measured costs"
@@ -268,7 +248,7 @@ refuses 1 "no file matches" plan "$work/none*.bin"
 common="--model t5:l3d3c64h4 --batch-tokens 2000 --stages 3"
 for options in "" "--policy dynapipe" "--policy packed-ragged --replicas 2" "--max-target-tokens 16 --policy padded"; do
     # shellcheck disable=SC2086
-    tool plan $lengths $common $options --text "$work/plan.txt" && tool check "$work/plan.txt"; ok $? "T5 $options"
+    tool plan $lengths $common $options --text "$work/plan.txt"; ok $? "T5 $options"
     # the text form's sequences: both limits, and a decoder's side for each
     awk '/^  seq / {n++; if ($3 < 1 || $5 < 1 || $5 > ('"$([[ "$options" == *16* ]] && echo 16 || echo 10000)"')) bad = 1} END {exit bad || n == 0}' "$work/plan.txt"
     ok $? "T5 $options: lengths of both sides"

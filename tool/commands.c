@@ -1,7 +1,6 @@
 #include "commands.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/stage_search.h"
@@ -36,40 +35,6 @@ static Status tool_write(const char* path, ToolPrint* print, const void* what) {
     return file_writer_commit(&writer);
 }
 
-// --- ./dynapipe check --------------------------------------------------------------------------------------
-
-typedef struct {
-    ProblemOptions problem;
-    const char* problem_path;
-} CheckOptions;
-
-// clang-format off
-static const OptionSpec check_specs[] = {
-    {"--problem", OPTION_STRING, offsetof(CheckOptions, problem_path), NULL, 0, 0, NULL, "FILE", "the problem it was made for: check samples, times and memory as well"},
-    PROBLEM_OPTIONS(CheckOptions, problem),
-};
-// clang-format on
-
-static Status command_check(Call* call) {
-    const CheckOptions* options = call->options;
-    Problem* problem;
-    Plan plan;
-    ARENA_TRY_NEW(problem, call->arena, Problem, 1);
-    TRY(plan_file_load(&plan, call->files[0], call->arena));
-    if (options->problem_path != NULL) {
-        TRY(problem_load(problem, options->problem_path, &options->problem, call->arena));
-        TRY(plan_verify_problem(&plan, problem, call->arena));
-    } else {
-        TRY(plan_verify_structure(&plan, call->arena));
-    }
-    printf("%s: valid%s;\n  %d microbatches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
-           "\n",
-           PRINTABLE(call->files[0]),
-           options->problem_path != NULL ? "; times and memory match the problem" : "", plan.M, plan.N,
-           plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
-    return STATUS_OK;
-}
-
 // --- ./dynapipe plan ---------------------------------------------------------------------------------------
 
 typedef struct {
@@ -96,7 +61,7 @@ static const OptionSpec command_plan_specs[] = {
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a microbatch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published format (-: stdout, which then has nothing else)"},
-    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check (-: stdout)"},
+    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text (-: stdout)"},
     {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (-: stdout)"},
     {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk|whole", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis; whole: above what --slices off gives"},
     PROBLEM_OPTIONS(PlanOptions, problem),
@@ -313,10 +278,6 @@ static const Command commands[] = {
     {"plan", "PROBLEM.json|LENGTHS.csv|train.bin", "plan one batch: table, timeline, memory, bound",
      "Plans one batch and prints microbatches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
      command_plan},
-    {"check", "PLAN.txt", "check a plan; with --problem its times and memory too",
-     "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
-     "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
-     SPECS(check_specs), 1, command_check},
     {"report", "RUN...", "training runs as one page of charts",
      "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
      "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
@@ -376,7 +337,6 @@ static Status find_command(const Command** out, int argc, char** argv) {
 
 int tool_main(int argc, char** argv) {
     union {
-        CheckOptions check;
         PlanOptions plan;
         ReportOptions report;
     } options;

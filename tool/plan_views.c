@@ -1,14 +1,11 @@
 // plan_views.c -- see plan_views.h.
 #include "plan_views.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/placement.h"
-#include "../dynapipe_plugin/plan/plan_text.h"
-#include "../util/files.h"
 #include "../util/program.h"
 
 static int32_t first_segment(const Plan* plan, int32_t m) {
@@ -17,83 +14,6 @@ static int32_t first_segment(const Plan* plan, int32_t m) {
 
 static int32_t end_segment(const Plan* plan, int32_t m) {
     return plan->sequences[plan->mbs[m].sequence_end - 1].segment_end;
-}
-
-Status plan_file_load(Plan* out, const char* path, Arena* arena) {
-    char *text, why[700];
-    size_t num_bytes = 0;
-    TRY(file_read_text(&text, &num_bytes, path));
-    Status status = num_bytes > 0 && text[0] == '{' ? FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON", path)
-                    : memchr(text, '\0', num_bytes) ? FAIL(STATUS_BAD_FORMAT, "%s: no text", path)
-                                                    : plan_parse(out, text, path, arena);
-    free(text);
-    if (status == STATUS_OK || strstr(status_message(), "--->") != NULL) { return status; }
-    snprintf(why, sizeof why, "%s", status_message());
-    return FAIL(status, "%s ---> give a plan's text form, from plan --text FILE", why);
-}
-
-// --- checks ------------------------------------------------------------------------------------------------
-
-// A piece of a sample gets the supervised tokens of its microbatch, as far as it has tokens for them.
-static Status take_piece(int64_t* supervised, const PlanSegment* piece, const PlanSequence* seq,
-                         PlanSample* sample, Arena* arena) {
-    int32_t num = *supervised < piece->num_tokens ? (int32_t)*supervised : piece->num_tokens;
-    PlanSpan* spans;
-    ARENA_TRY_NEW(spans, arena, PlanSpan, sample->num_spans + 1);
-    if (sample->num_spans > 0) { memcpy(spans, sample->spans, sizeof *spans * (size_t)sample->num_spans); }
-    spans[sample->num_spans++] = (PlanSpan){piece->first_token, piece->first_token + num};
-    sample->spans = spans;
-    sample->enc_tokens += seq->enc_tokens, sample->dec_tokens += seq->dec_tokens;
-    sample->supervised_tokens += num;
-    *supervised -= num;
-    return STATUS_OK;
-}
-
-// One sample of a microbatch gets all its supervised tokens, one of a window all its decoder tokens: the
-// plan holds only the sums, and plan_check only compares sums.
-static Status take_samples(const Plan* plan, int32_t m, PlanSample* samples, Arena* arena) {
-    const PlanMicrobatch* mb = &plan->mbs[m];
-    int64_t supervised = mb->shape.supervised_tokens;
-    int32_t i = mb->sequence_begin;
-    if (plan_has_piece(plan, m) && i < mb->sequence_end) {
-        const PlanSequence* seq = &plan->sequences[i++];
-        const PlanSegment* piece = &plan->segments[seq->segment_begin];
-        if (piece->sample_idx >= 0 && piece->sample_idx < plan->N && seq->segment_end > seq->segment_begin) {
-            TRY(take_piece(&supervised, piece, seq, &samples[piece->sample_idx], arena));
-        }
-    }
-    for (; i < mb->sequence_end; i++) {
-        const PlanSequence* seq = &plan->sequences[i];
-        for (int32_t k = seq->segment_begin; k < seq->segment_end; k++) {
-            int32_t id = plan->segments[k].sample_idx;
-            if (id < 0 || id >= plan->N) { continue; }
-            samples[id].enc_tokens = plan->segments[k].num_tokens;
-            samples[id].dec_tokens = k == seq->segment_begin ? seq->dec_tokens : 0;
-            samples[id].supervised_tokens = supervised < INT32_MAX ? (int32_t)supervised : INT32_MAX;
-            supervised = 0;
-        }
-    }
-    return STATUS_OK;
-}
-
-Status plan_verify_structure(const Plan* plan, Arena* arena) {
-    if (plan->N < 1 || plan->N > plan->num_segments) {
-        return FAIL(STATUS_INVALID_PLAN, "plan: %d samples in %d segments ---> every sample needs one",
-                    plan->N, plan->num_segments);
-    }
-    PlanSample* samples;
-    ARENA_TRY_NEW(samples, arena, PlanSample, plan->N);
-    for (int32_t m = 0; m < plan->M; m++) {
-        const PlanMicrobatch* mb = &plan->mbs[m];
-        bool sane = mb->sequence_begin >= 0 && mb->sequence_begin <= mb->sequence_end &&
-                    mb->sequence_end <= plan->num_sequences;
-        for (int32_t i = mb->sequence_begin; sane && i < mb->sequence_end; i++) {
-            const PlanSequence* seq = &plan->sequences[i];
-            sane = seq->segment_begin >= 0 && seq->segment_end <= plan->num_segments;
-        }
-        if (sane) { TRY(take_samples(plan, m, samples, arena)); }  // otherwise plan_check reports the error
-    }
-    return plan_check(plan, samples, plan->N);
 }
 
 Status plan_account_make(PlanAccount* out, const Plan* plan, const Problem* problem, Arena* arena) {
@@ -117,49 +37,6 @@ Status plan_account_make(PlanAccount* out, const Plan* plan, const Problem* prob
         if (problem->request.memory_rule == MEMORY_BUFFERS) {
             memory->peak_bytes = plan->ranks[r].arena_bytes;
         }
-    }
-    return STATUS_OK;
-}
-
-#define REMEDY " ---> give the problem it was made for"
-
-Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena) {
-    const PlanChain *theirs = &plan->chain, *ours = &problem->costs.chain;  // texts of plans have no rows
-    PlanAccount account;
-    TRY(plan_check(plan, problem->samples, problem->num_samples));
-    if (plan->P != problem->request.P || plan->R != problem->request.R ||
-        memcmp(theirs, ours, offsetof(PlanChain, last_in_rows)) != 0) {
-        return FAIL(
-            STATUS_INVALID_PLAN,
-            "plan: %d stages x %d replicas, %d + %d layers of %d and %d blocks; the problem has %d x %d, "
-            "%d + %d of %d and %d" REMEDY,
-            plan->P, plan->R, theirs->num_enc_layers, theirs->num_dec_layers, theirs->enc_blocks,
-            theirs->dec_blocks, problem->request.P, problem->request.R, ours->num_enc_layers,
-            ours->num_dec_layers, ours->enc_blocks, ours->dec_blocks);
-    }
-    TRY(plan_account_make(&account, plan, problem, arena));
-    if (account.makespan_ns != plan->makespan_ns) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "plan: takes %lld ns, the simulator finds %lld with the problem's costs" REMEDY
-                    ", or plan again",
-                    (long long)plan->makespan_ns, (long long)account.makespan_ns);
-    }
-    for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        const PlanMemory* memory = &account.rank[r];
-        int64_t limit_bytes = problem_limit_bytes(&problem->request, r);
-        int64_t over_bytes = memory->state_bytes + memory->peak_bytes - limit_bytes;
-        if (plan->ranks[r].state_bytes != memory->state_bytes) {
-            return FAIL(STATUS_INVALID_PLAN,
-                        "rank %d: %lld bytes of model state, the problem's costs give %lld" REMEDY, r,
-                        (long long)plan->ranks[r].state_bytes, (long long)memory->state_bytes);
-        }
-        if (limit_bytes == 0 || over_bytes <= 0) { continue; }
-        return FAIL(
-            STATUS_INFEASIBLE,
-            "replica %d, stage %d: holds %lld bytes of activations beside %lld of model state, %lld over "
-            "the limit ---> raise --memory-limit, allow --recompute auto, or use more stages",
-            r / plan->P, r % plan->P, (long long)memory->peak_bytes, (long long)memory->state_bytes,
-            (long long)over_bytes);
     }
     return STATUS_OK;
 }

@@ -1,6 +1,5 @@
 /*
-plan_views.h -- what ./dynapipe does with a plan: read its text, check it, compare it, account for its memory,
-explain it, and write it in the published format.
+plan_views.h -- what ./dynapipe shows of a plan: its memory, why it is as it is, and its published form.
 */
 #pragma once
 
@@ -8,17 +7,6 @@ explain it, and write it in the published format.
 #include "../dynapipe_plugin/plan/plan.h"
 #include "problem.h"
 #include "waterfall.h"
-
-// Reads the text form from disk; the plan's memory comes from `arena`.
-Status plan_file_load(Plan* out, const char* path, Arena* arena);
-
-// Every rule of plan_check, with samples rebuilt from the plan itself (lengths from its sequences).
-Status plan_verify_structure(const Plan* plan, Arena* arena);
-
-// Also: the plan has this problem's samples, stages and replicas; state and makespan are those of the
-// simulator with its costs; memory by the problem's rule is within the limit. STATUS_INVALID_PLAN or, for
-// memory, STATUS_INFEASIBLE.
-Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena);
 
 // --- time and memory ---------------------------------------------------------------------------------------
 // Simulated again with the problem's costs. MEMORY_ACTIVATIONS: model state + what backward needs of each

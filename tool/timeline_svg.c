@@ -9,7 +9,6 @@
 #include "../dynapipe_plugin/plan/memory_layout.h"
 #include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/plan_message.h"
-#include "../dynapipe_plugin/plan/plan_text.h"
 #include "../util/program.h"
 
 // Pixels, unless named otherwise.

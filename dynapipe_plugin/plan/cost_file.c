@@ -28,10 +28,183 @@ forward.
 
 #include "cost_model.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "text_walk.h"
+#include "../../util/numbers.h"
 #include "../../util/files.h"
+
+// --- words and numbers -------------------------------------------------------------------------------
+
+/*
+One walk over the fields prints the file or reads it: a list of calls in the order of the text, words and
+fields between them. Words are separated by blanks, commas and colons. Reading is safe on hostile text: every
+number has a range, and a message has the line. Only reading writes to the fields.
+*/
+typedef struct {
+    bool parses;  // else it prints
+    FILE* out;
+    const char *name, *at, *end;
+    int32_t line;
+} TextWalk;
+
+typedef struct {
+    const char* text;
+    int32_t length;
+} TextWord;
+
+#define TEXT_INT(walk, words, low, high, field) \
+    TRY(text_int((walk), (words), (low), (high), &(field), sizeof(field)))
+#define REAL(words, field) TRY(text_real(walk, (words), &(field)))
+
+#define BETWEEN_WORDS " ,:"
+enum { MOST_WORD_BYTES = 64 };
+
+// The next one, not taken; no bytes at the end of a line.
+static TextWord text_word(const TextWalk* walk) {
+    const char* at = walk->at;
+    at += strspn(at, BETWEEN_WORDS);
+    size_t length = strcspn(at, BETWEEN_WORDS "\n");
+    return (TextWord){at, length < MOST_WORD_BYTES ? (int32_t)length : MOST_WORD_BYTES};
+}
+
+static Status text_fail(const TextWalk* walk, const char* expected) {
+    TextWord found = text_word(walk);
+    return FAIL(STATUS_BAD_FORMAT, "%s:%d: expected %s, found '%.*s'", walk->name, walk->line, expected,
+                found.length, found.text);
+}
+
+static bool take_word(TextWalk* walk, const char* text, size_t length) {
+    TextWord word = text_word(walk);
+    if ((size_t)word.length != length || memcmp(word.text, text, length) != 0) { return false; }
+    walk->at = word.text + word.length;
+    return true;
+}
+
+// These words, and ends of lines.
+static Status text_literal(TextWalk* walk, const char* words) {
+    if (!walk->parses) { fputs(words, walk->out); }
+    for (const char* at = words; walk->parses && *at != '\0';) {
+        size_t length = strcspn(at, BETWEEN_WORDS "\n");
+        if (length > 0 && !take_word(walk, at, length)) {
+            char expected[MOST_WORD_BYTES];
+            snprintf(expected, sizeof expected, "%.*s", (int)length, at);
+            return text_fail(walk, expected);
+        }
+        at += length;
+        if (*at == '\n') {
+            if (text_word(walk).length > 0 || *text_word(walk).text != '\n') {
+                return text_fail(walk, "end of line");
+            }
+            walk->at = text_word(walk).text + 1;
+            walk->line++;
+        }
+        at += *at != '\0';
+    }
+    return STATUS_OK;
+}
+
+// Words that are not always there: are they?
+static bool text_optional(TextWalk* walk, bool is_there, const char* words) {
+    if (!walk->parses) {
+        if (is_there) { fputs(words, walk->out); }
+        return is_there;
+    }
+    const char* begin = walk->at;
+    for (const char* at = words + strspn(words, BETWEEN_WORDS); *at != '\0';) {
+        size_t length = strcspn(at, BETWEEN_WORDS);
+        if (!take_word(walk, at, length)) {
+            walk->at = begin;
+            return false;
+        }
+        at += length;
+        at += strspn(at, BETWEEN_WORDS);
+    }
+    return true;
+}
+
+// The last of `words`, for messages.
+static Status out_of_range(const TextWalk* walk, const char* words, const char* what) {
+    TextWord found = text_word(walk);
+    size_t end = strlen(words), begin;
+    while (end > 0 && strchr(BETWEEN_WORDS, words[end - 1])) { end--; }
+    for (begin = end; begin > 0 && strchr(BETWEEN_WORDS "\n", words[begin - 1]) == NULL;) { begin--; }
+    return FAIL(STATUS_BAD_FORMAT, "%s:%d: %.*s: '%.*s' is not %s", walk->name, walk->line,
+                end > 0 ? (int)(end - begin) : 4, end > 0 ? words + begin : "next", found.length, found.text,
+                what);
+}
+
+// After these words: a whole number of 1 (a bool), 2, 4 or 8 bytes in [low, high], without sign unless
+// negative, without leading zeros.
+static Status text_int(TextWalk* walk, const char* words, int64_t low, int64_t high, void* field,
+                       size_t num_bytes) {
+    int64_t value = num_bytes == 1   ? *(uint8_t*)field
+                    : num_bytes == 2 ? *(int16_t*)field
+                    : num_bytes == 4 ? *(int32_t*)field
+                                     : *(int64_t*)field;
+    TRY(text_literal(walk, words));
+    if (!walk->parses) {
+        fprintf(walk->out, "%" PRId64, value);
+        return STATUS_OK;
+    }
+    TextWord word = text_word(walk);
+    bool negative = word.length > 0 && word.text[0] == '-';
+    int32_t digit = negative, num_digits = word.length - negative;
+    bool ok = num_digits > 0 && num_digits < 19 && (word.text[digit] != '0' || word.length == 1);
+    for (value = 0; ok && digit < word.length; digit++) {
+        ok = word.text[digit] >= '0' && word.text[digit] <= '9';
+        value = value * 10 + (word.text[digit] - '0');
+    }
+    if (negative) { value = -value; }
+    if (!ok || value < low || value > high) {
+        char range[64];
+        snprintf(range, sizeof range, "a number in %" PRId64 " ... %" PRId64, low, high);
+        return out_of_range(walk, words, range);
+    }
+    walk->at = word.text + word.length;
+    if (num_bytes == 1) { *(uint8_t*)field = (uint8_t)value; }
+    if (num_bytes == 2) { *(int16_t*)field = (int16_t)value; }
+    if (num_bytes == 4) { *(int32_t*)field = (int32_t)value; }
+    if (num_bytes == 8) { *(int64_t*)field = value; }
+    return STATUS_OK;
+}
+
+// Printed as short as reads back to the same double.
+static Status text_real(TextWalk* walk, const char* words, double* field) {
+    char text[MOST_WORD_BYTES + 1], *end;
+    TRY(text_literal(walk, words));
+    for (int digits = 15; !walk->parses && digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, *field);
+        if (digits < 17 && strtod(text, NULL) != *field) { continue; }
+        fputs(text, walk->out);
+        break;
+    }
+    if (!walk->parses) { return STATUS_OK; }
+    TextWord word = text_word(walk);
+    snprintf(text, sizeof text, "%.*s", word.length, word.text);
+    double value = strtod(text, &end);
+    bool is_plain = word.length > 0 && word.length < MOST_WORD_BYTES && *end == '\0' && isfinite(value) &&
+                    strspn(text, "0123456789.eE+-") == (size_t)word.length;
+    if (!is_plain) { return out_of_range(walk, words, "a finite decimal number"); }
+    *field = value;
+    walk->at = word.text + word.length;
+    return STATUS_OK;
+}
+
+static Status text_choice(TextWalk* walk, const char* words, const char* what, const char* const* names,
+                          int32_t num_names, uint8_t* field) {
+    TRY(text_literal(walk, words));
+    if (!walk->parses) { fputs(names[*field], walk->out); }
+    for (int32_t i = 0; i < num_names && walk->parses; i++) {
+        if (!take_word(walk, names[i], strlen(names[i]))) { continue; }
+        *field = (uint8_t)i;
+        return STATUS_OK;
+    }
+    return walk->parses ? text_fail(walk, what) : STATUS_OK;
+}
+
+// --- the file ----------------------------------------------------------------------------------------
 
 enum { MOST_RANKS = 1 << 20 };
 
@@ -39,12 +212,10 @@ static const char* const quantity_words[COST_QUANTITIES] = {"time F", "time B", 
                                                             "time R", "stored", "forward"};
 static const char* const recompute_words[] = {"inside", "job"};
 
-#define REAL(words, field) TRY(text_real(walk, (words), &(field)))
-
 static Status walk_formula(TextWalk* walk, CostFormula* formula) {
     REAL(" const ", formula->constant);
     REAL(" floor ", formula->floor);
-    for (uint8_t f = 0; walk->mode == TEXT_PRINT && f < FEATURE_COUNT; f++) {
+    for (uint8_t f = 0; !walk->parses && f < FEATURE_COUNT; f++) {
         CostCurve* curve = &formula->curves[f];
         if (curve->num_knots > 0) { fprintf(walk->out, " %s", cost_feature_names[f]); }
         for (int i = 0; i < curve->num_knots; i++) {
@@ -52,12 +223,12 @@ static Status walk_formula(TextWalk* walk, CostFormula* formula) {
             REAL(":", curve->y[i]);
         }
     }
-    while (walk->mode == TEXT_PARSE && text_word(walk).length > 0) {
+    while (walk->parses && text_word(walk).length > 0) {
         uint8_t feature = 0;
         TRY(text_choice(walk, " ",
                         "a feature: seqs enc_tokens enc_squares dec_tokens dec_squares cross_products "
                         "supervised prefix_products",
-                        cost_feature_names, FEATURE_COUNT, 0, &feature));
+                        cost_feature_names, FEATURE_COUNT, &feature));
         CostCurve* curve = &formula->curves[feature];
         if (curve->num_knots > 0) { return text_fail(walk, "every feature once"); }
         do {
@@ -79,7 +250,7 @@ static bool is_zero(const CostFormula* formula) {
 // The rest of the line, which must be the caller's signature if it has one.
 static Status walk_signature(TextWalk* walk, const char* signature) {
     TRY(text_literal(walk, "signature"));
-    if (walk->mode != TEXT_PARSE) {
+    if (!walk->parses) {
         fprintf(walk->out, " %s\n", signature != NULL ? signature : "any");
         return STATUS_OK;
     }
@@ -102,7 +273,7 @@ static Status walk_ranks(TextWalk* walk, MachineRank** ranks, int32_t* num_ranks
     for (int32_t n = 0; text_optional(walk, n < num, "rank "); n++) {
         int32_t index = n;
         TEXT_INT(walk, "", n, n < MOST_RANKS ? n : -1, index);
-        if (walk->mode == TEXT_PARSE && (n & (n - 1)) == 0) {
+        if (walk->parses && (n & (n - 1)) == 0) {
             MachineRank* more = (MachineRank*)realloc(*ranks, (n > 0 ? 2 * (size_t)n : 1) * sizeof *more);
             if (more == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: %d ranks", walk->name, n + 1); }
             *ranks = more;
@@ -201,7 +372,7 @@ static Status walk_parts(TextWalk* walk, CostModel* m, int mode) {
             } else if (!text_optional(walk, about->offered, words)) {
                 continue;
             }
-            if (walk->mode == TEXT_PARSE) { about->offered = true; }
+            if (walk->parses) { about->offered = true; }
             TRY(walk_formula(walk, cost_part_formula(m, mode, part, q)));
         }
     }
@@ -218,9 +389,9 @@ static Status walk_costs(TextWalk* walk, CostModel* m, MachineRank** ranks, int3
         uint8_t is_job = m->recompute_is_job[mode];
         char words[40];
         snprintf(words, sizeof words, "recompute %s ", cost_mode_names[mode]);
-        TRY(text_choice(walk, words, "job or inside", recompute_words, 2, 0, &is_job));
+        TRY(text_choice(walk, words, "job or inside", recompute_words, 2, &is_job));
         TRY(text_literal(walk, "\n"));
-        if (walk->mode == TEXT_PARSE) { m->recompute_is_job[mode] = is_job != 0; }
+        if (walk->parses) { m->recompute_is_job[mode] = is_job != 0; }
     }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) { TRY(walk_parts(walk, m, mode)); }
     for (int i = 0; i < COST_NUM_BYTES; i++) {
@@ -236,7 +407,7 @@ static Status walk_costs(TextWalk* walk, CostModel* m, MachineRank** ranks, int3
 }
 
 void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out) {
-    TextWalk walk = {.mode = TEXT_PRINT, .out = out};
+    TextWalk walk = {.out = out};
     int32_t num_ranks = machine != NULL ? machine->num_ranks : 0;
     MachineRank* ranks = num_ranks > 0 ? (MachineRank*)machine->ranks : NULL;
     (void)walk_costs(&walk, (CostModel*)model, &ranks, &num_ranks, signature);
@@ -266,7 +437,7 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
 
 Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
                        const char* signature) {
-    TextWalk walk = {.mode = TEXT_PARSE, .name = name, .at = text, .end = text + strlen(text), .line = 1};
+    TextWalk walk = {.parses = true, .name = name, .at = text, .end = text + strlen(text), .line = 1};
     MachineRank* ranks = NULL;
     int32_t num_ranks = 0;
     CostModel* model = (CostModel*)calloc(1, sizeof *model);

@@ -10,8 +10,7 @@ which go to every share (by rows: only its own); fwd of a share is its forward a
 its part of which goes back; bwd of the last chunk combines the parts and, by vocabulary, makes the factors
 that wgt of each share waits for. A share on the last chunk's stage reads and writes that chunk's buffers.
 
-The text form (plan_print, plan_parse) is golden file, bug report and interchange format:
-parse(print(p)) == p. Memory is laid out when the plan is made: every buffer has its place in one arena per
+Memory is laid out when the plan is made: every buffer has its place in one arena per
 rank, so the step loop allocates nothing and peak memory is known.
 
 How a rank runs its list (run/executor.c): strictly in order.
@@ -154,9 +153,12 @@ static inline bool plan_has_replica(const Plan* plan, int32_t replica) {
     return !plan->one_replica || replica == plan->my_replica;
 }
 
-// Text. Malformed text is an error that names the line; no loop, index or count in it is trusted.
+// All of it as text (plan_text.c describes it), and the words in there.
 void plan_print(const Plan* plan, FILE* out);
-Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena);
+extern const char* const plan_instr_words[INSTR_COUNT];
+extern const char* const plan_buffer_words[BUFFER_COUNT];
+extern const char* const plan_head_words[HEAD_COUNT];
+extern const char* const plan_layout_words[LAYOUT_COUNT];
 
 // Every rule a plan must keep; the message names rank, instruction and rule. Checks, among others:
 // every sample exactly once, or in pieces, whose fwd ascend and bwd descend; a job's inputs come before it;

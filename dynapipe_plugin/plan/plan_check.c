@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "plan_text.h"
 #include "problem.h"
 #include "schedule.h"
 #include "plan_message.h"
@@ -728,10 +727,6 @@ static Status check_head(const Plan* plan, int32_t num_samples) {
     }
     if (plan->M < 0 || plan->num_sequences < 0 || plan->num_segments < 0 || plan->N != num_samples) {
         return FAIL(STATUS_INVALID_PLAN, "plan: made for %d samples, the batch has %d", plan->N, num_samples);
-    }
-    if (!plan_name_is_valid(plan->policy) || !plan_name_is_valid(plan->schedule)) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "plan: names of policy and schedule must be words of a-z 0-9 _ - + .");
     }
     TRY(check_placement(plan));
     if (plan->bound_ns < 0 || plan->makespan_ns < plan->bound_ns) {

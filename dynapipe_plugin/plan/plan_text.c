@@ -1,11 +1,10 @@
 // plan_text.c -- a plan as text, as a hash, and as tables and timelines for people.
-#include "plan_text.h"
+#include "plan.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include "cost_model.h"
 #include "placement.h"
-#include "text_walk.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"
 
@@ -17,16 +16,10 @@ const char* const plan_buffer_words[BUFFER_COUNT] = {BUFFER_LIST(X)};
 const char* const plan_head_words[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
 const char* const plan_layout_words[LAYOUT_COUNT] = {"ragged", "padded", "packed"};
 
-bool plan_name_is_valid(const char* name) {
-    size_t length = strlen(name);
-    return length > 0 && length < sizeof((Plan*)0)->policy &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-+.") == length;
-}
-
 // --- the text ----------------------------------------------------------------------------------------
 
 /*
-One walk over all fields of a plan prints it, reads it, or adds it to a hash:
+One walk over all fields of a plan prints it or adds it to a hash:
 
     dynapipe-plan 3
     stages 2 replicas 1 chunks 2 microbatches 1 samples 2 sequences 2 segments 2
@@ -44,237 +37,170 @@ One walk over all fields of a plan prints it, reads it, or adds it to a hash:
       send_act   chunk 0 mb 0  peer 1  begin 100 end 120
       buffer acts    chunk 0 mb 0  offset 0 bytes 1000  live 0 8
     end
-
-Safe on hostile text: every number has a range, no count exceeds what the rest of the text could hold, and
-every index is inside what was announced. plan_check judges the plan itself.
 */
+typedef struct {
+    FILE* out;      // NULL: nothing is printed
+    uint64_t hash;  // of the fields
+} Walk;
 
-static Status name_field(TextWalk* walk, const char* words, char field[32]) {
-    TRY(text_literal(walk, words));
-    if (walk->mode == TEXT_HASH) { walk->hash = hash_bytes(walk->hash, field, 32); }
-    if (walk->mode == TEXT_PRINT) { fputs(field, walk->out); }
-    if (walk->mode != TEXT_PARSE) { return STATUS_OK; }
-    TextWord word = text_word(walk);
-    char name[65];
-    snprintf(name, sizeof name, "%.*s", word.length, word.text);
-    if (!plan_name_is_valid(name)) { return text_fail(walk, "a name of a-z 0-9 _ - + ."); }
-    memset(field, 0, 32);
-    memcpy(field, name, strlen(name));
-    walk->at = word.text + word.length;
-    return STATUS_OK;
+static void put_text(Walk* walk, const char* text) {
+    if (walk->out != NULL) { fputs(text, walk->out); }
 }
 
-static Status walk_microbatch(TextWalk* walk, Plan* plan, int32_t m, int32_t* next_seq,
-                              int32_t* next_segment) {
-    PlanMicrobatch* mb = &plan->mbs[m];
-    int32_t num_seqs = mb->sequence_end - mb->sequence_begin, index = m;
-    TEXT_INT(walk, "mb ", m, m, index);
-    TEXT_INT(walk, " replica ", 0, plan->R - 1, mb->replica);
-    TRY(text_choice(walk, " layout ", "a layout", plan_layout_words, LAYOUT_COUNT, 0, &mb->layout));
+static void put(Walk* walk, const char* words, int64_t value) {
+    walk->hash = hash_bytes(walk->hash, &value, sizeof value);
+    if (walk->out != NULL) { fprintf(walk->out, "%s%" PRId64, words, value); }
+}
+
+static void put_word(Walk* walk, const char* words, const char* const* names, int32_t width, uint8_t value) {
+    walk->hash = hash_bytes(walk->hash, &value, 1);
+    if (walk->out != NULL) { fprintf(walk->out, "%s%-*s", words, width, names[value]); }
+}
+
+static void put_name(Walk* walk, const char* words, const char name[32]) {
+    walk->hash = hash_bytes(walk->hash, name, 32);
+    if (walk->out != NULL) { fprintf(walk->out, "%s%s", words, name); }
+}
+
+static void walk_microbatch(Walk* walk, const Plan* plan, int32_t m) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
+    const MbShape* shape = &mb->shape;
+    put(walk, "mb ", m);
+    put(walk, " replica ", mb->replica);
+    put_word(walk, " layout ", plan_layout_words, 0, mb->layout);
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        TRY(text_choice(walk, k == 0 ? " recompute " : ",", "a recompute mode per chunk", cost_mode_names,
-                        RECOMPUTE_COUNT, 0, &mb->recompute[k]));
+        put_word(walk, k == 0 ? " recompute " : ",", cost_mode_names, 0, mb->recompute[k]);
     }
-    TEXT_INT(walk, " sequences ", 0, plan->num_sequences - *next_seq, num_seqs);
-    TEXT_INT(walk, "  shape ", 0, INT64_MAX, mb->shape.num_seqs);
-    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.enc_tokens);
-    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.enc_squares);
-    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.dec_tokens);
-    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.dec_squares);
-    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.cross_products);
-    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.supervised_tokens);
-    bool continues = text_optional(walk, mb->continues, " continues ");
-    if (continues) {
-        TEXT_INT(walk, "", 0, INT64_MAX, mb->shape.prefix_tokens);
-        TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.prefix_products);
-        TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.prefix_enc_tokens);
+    put(walk, " sequences ", mb->sequence_end - mb->sequence_begin);
+    put(walk, "  shape ", shape->num_seqs);
+    put(walk, " ", shape->enc_tokens);
+    put(walk, " ", shape->enc_squares);
+    put(walk, " ", shape->dec_tokens);
+    put(walk, " ", shape->dec_squares);
+    put(walk, " ", shape->cross_products);
+    put(walk, " ", shape->supervised_tokens);
+    if (mb->continues) {
+        put(walk, " continues ", shape->prefix_tokens);
+        put(walk, " ", shape->prefix_products);
+        put(walk, " ", shape->prefix_enc_tokens);
     }
-    if (walk->mode == TEXT_PARSE) { mb->continues = continues && m > 0; }
-    TRY(text_literal(walk, "\n"));
-    if (walk->mode == TEXT_PARSE) {
-        mb->sequence_begin = *next_seq;
-        mb->sequence_end = *next_seq += num_seqs;
-    }
+    put_text(walk, "\n");
     for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
-        PlanSequence* seq = &plan->sequences[i];
-        int32_t num_segments = seq->segment_end - seq->segment_begin;
-        TEXT_INT(walk, "  seq enc ", 0, INT32_MAX, seq->enc_tokens);
-        TEXT_INT(walk, " dec ", 0, INT32_MAX, seq->dec_tokens);
-        TEXT_INT(walk, " segments ", 0, plan->num_segments - *next_segment, num_segments);
-        TRY(text_literal(walk, "\n"));
-        if (walk->mode == TEXT_PARSE) {
-            seq->segment_begin = *next_segment;
-            seq->segment_end = *next_segment += num_segments;
-        }
+        const PlanSequence* seq = &plan->sequences[i];
+        put(walk, "  seq enc ", seq->enc_tokens);
+        put(walk, " dec ", seq->dec_tokens);
+        put(walk, " segments ", seq->segment_end - seq->segment_begin);
+        put_text(walk, "\n");
         for (int32_t k = seq->segment_begin; k < seq->segment_end; k++) {
-            TEXT_INT(walk, "    sample ", 0, plan->N - 1, plan->segments[k].sample_idx);
-            TEXT_INT(walk, " first ", 0, INT32_MAX, plan->segments[k].first_token);
-            TEXT_INT(walk, " tokens ", 0, INT32_MAX, plan->segments[k].num_tokens);
-            TRY(text_literal(walk, "\n"));
+            put(walk, "    sample ", plan->segments[k].sample_idx);
+            put(walk, " first ", plan->segments[k].first_token);
+            put(walk, " tokens ", plan->segments[k].num_tokens);
+            put_text(walk, "\n");
         }
     }
-    return STATUS_OK;
 }
 
-static Status walk_placement(TextWalk* walk, PlanChain* chain, Placement* placement, int32_t P) {
-    TEXT_INT(walk, "layers ", 0, INT16_MAX, chain->num_enc_layers);
-    TEXT_INT(walk, " ", 0, INT16_MAX, chain->num_dec_layers);
-    TEXT_INT(walk, " blocks ", 1, CHAIN_MAX_BLOCKS, chain->enc_blocks);
-    TEXT_INT(walk, " ", 1, CHAIN_MAX_BLOCKS, chain->dec_blocks);
-    TRY(text_literal(walk, "\n"));
-    for (int32_t k = 0, index = 0; k < placement->num_chunks; k++, index = k) {
-        TEXT_INT(walk, "chunk ", k, k, index);
-        TEXT_INT(walk, " stage ", 0, P - 1, placement->stage_of[k]);
-        TEXT_INT(walk, " blocks ", 0, INT32_MAX, placement->chunks[k].begin);
-        TEXT_INT(walk, " ", 0, INT32_MAX, placement->chunks[k].end);
-        TRY(text_literal(walk, "\n"));
+static void walk_placement(Walk* walk, const PlanChain* chain, const Placement* placement, int32_t P) {
+    put(walk, "layers ", chain->num_enc_layers);
+    put(walk, " ", chain->num_dec_layers);
+    put(walk, " blocks ", chain->enc_blocks);
+    put(walk, " ", chain->dec_blocks);
+    put_text(walk, "\n");
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        put(walk, "chunk ", k);
+        put(walk, " stage ", placement->stage_of[k]);
+        put(walk, " blocks ", placement->chunks[k].begin);
+        put(walk, " ", placement->chunks[k].end);
+        put_text(walk, "\n");
     }
-    TRY(text_choice(walk, "head ", "whole, rows or vocabulary", plan_head_words, HEAD_COUNT, 0,
-                    &placement->head));
+    put_word(walk, "head ", plan_head_words, 0, placement->head);
     for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE; s++) {
-        int32_t begin = placement->head_begin[s], units = placement->head_begin[s + 1] - begin;
-        TEXT_INT(walk, " ", s == P - 1 ? HEAD_UNITS - begin : 0, HEAD_UNITS - begin, units);
-        if (walk->mode == TEXT_PARSE) { placement->head_begin[s + 1] = (int16_t)(begin + units); }
+        put(walk, " ", placement->head_begin[s + 1] - placement->head_begin[s]);
     }
-    return text_literal(walk, "\n");
+    put_text(walk, "\n");
 }
 
 // All but the ranks' lists.
-static Status walk_decisions(TextWalk* walk, Plan* plan) {
-    int32_t next_seq = 0, next_segment = 0;
-    TEXT_INT(walk, "stages ", 1, PLAN_MAX_STAGES, plan->P);
-    TEXT_INT(walk, " replicas ", 1, PLAN_MAX_REPLICAS, plan->R);
-    TEXT_INT(walk, " chunks ", 1, PLAN_MAX_CHUNKS, plan->placement.num_chunks);
-    TEXT_INT(walk, " microbatches ", 0, text_most_lines(walk), plan->M);
-    TEXT_INT(walk, " samples ", 0, text_most_lines(walk), plan->N);
-    TEXT_INT(walk, " sequences ", 0, text_most_lines(walk), plan->num_sequences);
-    TEXT_INT(walk, " segments ", 0, text_most_lines(walk), plan->num_segments);
-    TRY(name_field(walk, "\npolicy ", plan->policy));
-    TRY(name_field(walk, " schedule ", plan->schedule));
-    bool pulls = text_optional(walk, plan->pulls, " pulls");
-    if (pulls && walk->mode == TEXT_HASH) { walk->hash = hash_bytes(walk->hash, "p", 1); }
-    if (walk->mode == TEXT_PARSE) { plan->pulls = pulls; }
-    TEXT_INT(walk, "\nmemory_limit_bytes ", 0, INT64_MAX, plan->memory_limit_bytes);
-    TEXT_INT(walk, " makespan_ns ", 0, INT64_MAX, plan->makespan_ns);
-    TEXT_INT(walk, " bound_ns ", 0, INT64_MAX, plan->bound_ns);
-    if (walk->mode == TEXT_PRINT) { fprintf(walk->out, "\nhash %016" PRIx64 "\n", plan_hash(plan)); }
-    if (walk->mode == TEXT_PARSE) {
-        TRY(text_literal(walk, "\nhash "));
-        TextWord word = text_word(walk);
-        if (word.length != 16) { return text_fail(walk, "16 hexadecimal digits"); }
-        for (int32_t i = 0; i < 16; i++) {
-            const char* digit = strchr("0123456789abcdef", word.text[i]);
-            if (digit == NULL || *digit == '\0') { return text_fail(walk, "16 hexadecimal digits"); }
-            walk->hash = walk->hash << 4 | (uint64_t)(digit - "0123456789abcdef");
-        }
-        walk->at = word.text + word.length;
-        TRY(text_literal(walk, "\n"));
-        if (plan->P * plan->R > text_most_lines(walk)) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: %d ranks are announced, but the text ends before", walk->name,
-                        plan->P * plan->R);
-        }
-        ARENA_TRY_NEW(plan->mbs, walk->arena, PlanMicrobatch, plan->M);
-        ARENA_TRY_NEW(plan->sequences, walk->arena, PlanSequence, plan->num_sequences);
-        ARENA_TRY_NEW(plan->segments, walk->arena, PlanSegment, plan->num_segments);
-        ARENA_TRY_NEW(plan->ranks, walk->arena, PlanRank, plan->P * plan->R);
+static void walk_decisions(Walk* walk, const Plan* plan) {
+    put(walk, "stages ", plan->P);
+    put(walk, " replicas ", plan->R);
+    put(walk, " chunks ", plan->placement.num_chunks);
+    put(walk, " microbatches ", plan->M);
+    put(walk, " samples ", plan->N);
+    put(walk, " sequences ", plan->num_sequences);
+    put(walk, " segments ", plan->num_segments);
+    put_name(walk, "\npolicy ", plan->policy);
+    put_name(walk, " schedule ", plan->schedule);
+    if (plan->pulls) {
+        put_text(walk, " pulls");
+        walk->hash = hash_bytes(walk->hash, "p", 1);
     }
-    TRY(walk_placement(walk, &plan->chain, &plan->placement, plan->P));
-    for (int32_t m = 0; m < plan->M; m++) { TRY(walk_microbatch(walk, plan, m, &next_seq, &next_segment)); }
-    if (walk->mode == TEXT_PARSE && (next_seq != plan->num_sequences || next_segment != plan->num_segments)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s:%d: fewer sequences or segments than announced", walk->name,
-                    walk->line);
-    }
-    return STATUS_OK;
+    put(walk, "\nmemory_limit_bytes ", plan->memory_limit_bytes);
+    put(walk, " makespan_ns ", plan->makespan_ns);
+    put(walk, " bound_ns ", plan->bound_ns);
+    if (walk->out != NULL) { fprintf(walk->out, "\nhash %016" PRIx64 "\n", plan_hash(plan)); }
+    walk_placement(walk, &plan->chain, &plan->placement, plan->P);
+    for (int32_t m = 0; m < plan->M; m++) { walk_microbatch(walk, plan, m); }
 }
 
-static Status walk_rank(TextWalk* walk, const Plan* plan, int32_t r) {
-    PlanRank* rank = &plan->ranks[r];
-    int32_t index = r, last_row = placement_num_rows(&plan->placement, plan->P) - 1;
-    TEXT_INT(walk, "rank ", r, r, index);
-    TEXT_INT(walk, " instrs ", 0, text_most_lines(walk), rank->num_instrs);
-    TEXT_INT(walk, " buffers ", 0, text_most_lines(walk), rank->num_buffers);
-    TEXT_INT(walk, " arena_bytes ", 0, INT64_MAX / 4, rank->arena_bytes);
-    TEXT_INT(walk, " state_bytes ", 0, INT64_MAX / 4, rank->state_bytes);
-    if (text_optional(walk, rank->own_limit_bytes > 0, " limit_bytes")) {
-        TEXT_INT(walk, " ", 1, INT64_MAX / 4, rank->own_limit_bytes);
-    }
-    TRY(text_literal(walk, "\n"));
-    if (walk->mode == TEXT_PARSE) {
-        ARENA_TRY_NEW(rank->instrs, walk->arena, PlanInstr, rank->num_instrs);
-        ARENA_TRY_NEW(rank->buffers, walk->arena, PlanBuffer, rank->num_buffers);
-    }
+static void walk_rank(Walk* walk, const Plan* plan, int32_t r) {
+    const PlanRank* rank = &plan->ranks[r];
+    put(walk, "rank ", r);
+    put(walk, " instrs ", rank->num_instrs);
+    put(walk, " buffers ", rank->num_buffers);
+    put(walk, " arena_bytes ", rank->arena_bytes);
+    put(walk, " state_bytes ", rank->state_bytes);
+    if (rank->own_limit_bytes > 0) { put(walk, " limit_bytes ", rank->own_limit_bytes); }
+    put_text(walk, "\n");
     for (int32_t i = 0; i < rank->num_instrs; i++) {
-        PlanInstr* instr = &rank->instrs[i];
-        TRY(text_choice(walk, "  ", "an instruction", plan_instr_words, INSTR_COUNT, 9, &instr->kind));
-        TEXT_INT(walk, " chunk ", 0, last_row, instr->chunk);
-        TEXT_INT(walk, " mb ", 0, plan->M - 1, instr->mb);
-        if (walk->mode == TEXT_PARSE) { instr->peer = -1; }
-        if (!plan_instr_is_job((InstrKind)instr->kind)) {
-            TEXT_INT(walk, "  peer ", 0, plan->P * plan->R - 1, instr->peer);
-        }
-        TEXT_INT(walk, "  begin ", 0, INT64_MAX, instr->begin_ns);
-        TEXT_INT(walk, " end ", 0, INT64_MAX, instr->end_ns);
-        TRY(text_literal(walk, "\n"));
+        const PlanInstr* instr = &rank->instrs[i];
+        put_word(walk, "  ", plan_instr_words, 9, instr->kind);
+        put(walk, " chunk ", instr->chunk);
+        put(walk, " mb ", instr->mb);
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { put(walk, "  peer ", instr->peer); }
+        put(walk, "  begin ", instr->begin_ns);
+        put(walk, " end ", instr->end_ns);
+        put_text(walk, "\n");
     }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
-        PlanBuffer* buffer = &rank->buffers[i];
-        TRY(text_choice(walk, "  buffer ", "a kind of buffer", plan_buffer_words, BUFFER_COUNT, 7,
-                        &buffer->kind));
-        TEXT_INT(walk, " chunk ", -1, last_row, buffer->chunk);
-        TEXT_INT(walk, " mb ", -1, plan->M - 1, buffer->mb);
-        TEXT_INT(walk, "  offset ", 0, INT64_MAX / 4, buffer->offset_bytes);
-        TEXT_INT(walk, " bytes ", 0, INT64_MAX / 4, buffer->num_bytes);
-        TEXT_INT(walk, "  live ", 0, rank->num_instrs, buffer->instr_begin);
-        TEXT_INT(walk, " ", 0, rank->num_instrs, buffer->instr_end);
-        TRY(text_literal(walk, "\n"));
+        const PlanBuffer* buffer = &rank->buffers[i];
+        put_word(walk, "  buffer ", plan_buffer_words, 7, buffer->kind);
+        put(walk, " chunk ", buffer->chunk);
+        put(walk, " mb ", buffer->mb);
+        put(walk, "  offset ", buffer->offset_bytes);
+        put(walk, " bytes ", buffer->num_bytes);
+        put(walk, "  live ", buffer->instr_begin);
+        put(walk, " ", buffer->instr_end);
+        put_text(walk, "\n");
     }
-    return STATUS_OK;
 }
 
-// Only reading writes to the plan.
-static Status walk_plan(TextWalk* walk, Plan* plan) {
-    TRY(text_literal(walk, "dynapipe-plan 3\n"));
-    TRY(walk_decisions(walk, plan));
-    for (int32_t r = 0; r < plan->P * plan->R; r++) { TRY(walk_rank(walk, plan, r)); }
-    return text_literal(walk, "end\n");
+static uint64_t walk_plan(FILE* out, const Plan* plan) {
+    Walk walk = {out, HASH_SEED};
+    put_text(&walk, "dynapipe-plan 3\n");
+    walk_decisions(&walk, plan);
+    for (int32_t r = 0; r < plan->P * plan->R; r++) { walk_rank(&walk, plan, r); }
+    put_text(&walk, "end\n");
+    return hash_finish(walk.hash);
 }
 
 void plan_print(const Plan* plan, FILE* out) {
-    TextWalk walk = {.mode = TEXT_PRINT, .out = out};
-    (void)walk_plan(&walk, (Plan*)plan);
+    (void)walk_plan(out, plan);
 }
 
-Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena) {
-    TextWalk walk = {
-        .mode = TEXT_PARSE, .name = name, .at = text, .end = text + strlen(text), .line = 1, .arena = arena};
-    Plan plan = {0};
-    TRY(walk_plan(&walk, &plan));
-    if (walk.at != walk.end) { return text_fail(&walk, "end of text"); }
-    if (plan_hash(&plan) != walk.hash) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s:5: hash is %016" PRIx64 ", but the contents have %016" PRIx64
-                    " ---> the text was changed after it was printed",
-                    name, walk.hash, plan_hash(&plan));
-    }
-    *out = plan;
-    return STATUS_OK;
+uint64_t plan_hash(const Plan* plan) {
+    return walk_plan(NULL, plan);
 }
 
 uint64_t plan_hash_decisions(const Plan* plan) {
-    TextWalk walk = {.mode = TEXT_HASH, .hash = HASH_SEED};
-    (void)walk_decisions(&walk, (Plan*)plan);
+    Walk walk = {NULL, HASH_SEED};
+    walk_decisions(&walk, plan);
     return hash_finish(walk.hash);
 }
 
 uint64_t plan_hash_replica(const Plan* plan, int32_t replica) {
-    TextWalk walk = {.mode = TEXT_HASH, .hash = HASH_SEED};
-    for (int32_t s = 0; s < plan->P; s++) { (void)walk_rank(&walk, plan, replica * plan->P + s); }
-    return hash_finish(walk.hash);
-}
-
-uint64_t plan_hash(const Plan* plan) {
-    TextWalk walk = {.mode = TEXT_HASH, .hash = HASH_SEED};
-    (void)walk_plan(&walk, (Plan*)plan);
+    Walk walk = {NULL, HASH_SEED};
+    for (int32_t s = 0; s < plan->P; s++) { walk_rank(&walk, plan, replica * plan->P + s); }
     return hash_finish(walk.hash);
 }
 

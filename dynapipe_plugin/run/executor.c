@@ -9,7 +9,6 @@
 
 #include "../../util/program.h"
 #include "../plan/plan_message.h"
-#include "../plan/plan_text.h"
 #include "transfers.h"
 
 // A row is a chunk, or K + s, the head's share of stage s (plan.h). This rank has some; on the last chunk's

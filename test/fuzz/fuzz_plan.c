@@ -5,7 +5,7 @@
 #ifdef FUZZ_commands
 /*
 commands: any words as a command line of ./dynapipe: it ends with one of its exit statuses. The first
-word chooses the command; memory/plan, memory/problem, memory/lengths and memory/metrics are there to be read,
+word chooses the command; memory/problem, memory/lengths and memory/metrics are there to be read,
 nothing can be written.
 
 Numbers of more than four digits are left out, a model's layers of more than two: an effort of a
@@ -30,7 +30,6 @@ static void set_from(const char* name, const char* path) {
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
     (void)argc;
     (void)argv;
-    set_from("memory/plan", "build/fuzz/seeds/plan/of_problem");
     set_from("memory/problem", "build/fuzz/seeds/problem/one_sample");
     set_from("memory/lengths", "build/fuzz/seeds/problem/lengths_named");
     set_from("memory/metrics", "build/fuzz/seeds/metrics/steps");
@@ -52,14 +51,14 @@ static bool is_slow(const uint8_t* data, size_t num_bytes) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    static const char* const names[] = {"plan", "check", "report"};
+    static const char* const names[] = {"plan", "report"};
     if (num_bytes < 1 || is_slow(data + 1, num_bytes - 1)) { return 0; }
     FuzzWords words;
     fuzz_words_split(&words, "command", data + 1, num_bytes - 1);
     char** argv = calloc((size_t)words.argc + 2, sizeof *argv);
     REQUIRE(argv != NULL);
     argv[0] = words.argv[0];
-    argv[1] = (char*)(uintptr_t)names[data[0] % 3];
+    argv[1] = (char*)(uintptr_t)names[data[0] % 2];
     memcpy(argv + 2, words.argv + 1, (size_t)(words.argc - 1) * sizeof *argv);
     memory_files_only(true);
     int status = tool_main(words.argc + 1, argv);
@@ -182,85 +181,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         REQUIRE(fuzz_has_remedy(status_message()));
     }
     free(text);
-    return 0;
-}
-#endif
-
-#ifdef FUZZ_plan
-// plan: any bytes as plan text: a plan comes out, or an error; and print(parse(text)) is a fixed
-// point: parsing it gives a plan of the same hash that prints the same text.
-#include <stdlib.h>
-#include <string.h>
-
-#include "../../tool/plan_views.h"
-
-enum { MOST_SAMPLES = 10000 };
-
-static char* print_text(const Plan* plan) {
-    char* text = NULL;
-    size_t num_bytes;
-    FILE* stream = open_memstream(&text, &num_bytes);
-    REQUIRE(stream != NULL);
-    plan_print(plan, stream);
-    fclose(stream);
-    return text;
-}
-
-// The text carries a hash of its contents, which random changes never meet: put it right, so that what lies
-// behind that check is tried as well.
-static Status parse_repaired(Plan* plan, char* text, Arena* arena) {
-    Status status = plan_parse(plan, text, "fuzz.plan", arena);
-    const char* right = status == STATUS_OK ? NULL : strstr(status_message(), "contents have ");
-    char* place = strstr(text, "\nhash ");
-    if (right == NULL || place == NULL) { return status; }
-    memcpy(place + strlen("\nhash "), right + strlen("contents have "), 16);
-    return plan_parse(plan, text, "fuzz.plan", arena);
-}
-
-static Problem problem;  // what the seed "of_problem" is a plan of
-
-int LLVMFuzzerInitialize(int* argc, char*** argv) {
-    static Arena arena;
-    const ProblemOptions none = {0};
-    (void)argc;
-    (void)argv;
-    REQUIRE(problem_load(&problem, "build/fuzz/seeds/problem/one_sample", &none, &arena) == STATUS_OK);
-    size_t num_bytes;
-    char* seed = NULL;
-    Plan plan;  // seeds of an earlier form of the text would try nothing
-    REQUIRE(file_read_text(&seed, &num_bytes, "build/fuzz/seeds/plan/of_problem") == STATUS_OK &&
-            plan_parse(&plan, seed, "of_problem", &arena) == STATUS_OK);
-    free(seed);
-    return 0;
-}
-
-// What the tool does with a plan: show, hold against its problem. A plan that breaks a rule is told so, with
-// words.
-static void use(const Plan* plan, Arena* arena) {
-    if (plan->N > MOST_SAMPLES || plan_verify_structure(plan, arena) != STATUS_OK) { return; }
-    FILE* nowhere = fopen("/dev/null", "we");
-    REQUIRE(nowhere != NULL);
-    plan_print_table(plan, nowhere);
-    plan_print_timeline(plan, PLAN_TIMELINE_COLUMNS, nowhere);
-    fclose(nowhere);
-    (void)plan_verify_problem(plan, &problem, arena);
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    static Arena arena;
-    Plan plan, again;
-    char* text = fuzz_text(data, num_bytes);
-    if (parse_repaired(&plan, text, &arena) == STATUS_OK) {
-        char* printed = print_text(&plan);
-        REQUIRE(plan_parse(&again, printed, "printed.plan", &arena) == STATUS_OK);
-        char* reprinted = print_text(&again);
-        REQUIRE(strcmp(printed, reprinted) == 0 && plan_hash(&plan) == plan_hash(&again));
-        free(printed);
-        free(reprinted);
-        use(&plan, &arena);
-    }
-    free(text);
-    arena_reset(&arena);
     return 0;
 }
 #endif

@@ -156,6 +156,10 @@ typedef struct {
     int32_t num_tokens;
 } BenchBytes;
 
+static int32_t smaller(int64_t a, int64_t b) {
+    return (int32_t)(a < b ? a : b);
+}
+
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
@@ -259,12 +263,22 @@ typedef struct {
     double ns[JOB_COUNT][MAX_RUNS + 1];
 } Runs;
 
+// On a CPU: another microbatch's jobs come between two of this one's, and what these had in the core's own
+// caches goes.
+static void cool(const Measure* m) {
+    enum { LINE_BYTES = 64 };
+    unsigned sum = 0;
+    for (size_t i = 0; i < m->cold_bytes; i += LINE_BYTES) { sum += ((volatile unsigned char*)m->cold)[i]; }
+    (void)sum;
+}
+
 // Each job once, or several in a row. (B in a row reads its own output where it expects activations: other
 // values, the same work.)
 static Status run_once(double* spent_ns, Runs* runs, Bench* bench, const DynapipeBatch* batch) {
     *spent_ns = 0;
     for (int job = 0; job < runs->num_jobs; job++) {
         TRY(finish(bench));
+        cool(bench->measure);
         Moment begin = moment_now(bench->measure);
         for (int i = 0; i < runs->queued[job]; i++) { TRY(run_job(bench, batch, (JobKind)job)); }
         TRY(finish(bench));
@@ -903,8 +917,14 @@ Status measure_times(CostModel* out, Measure* m) {
     for (int part = 0; part < PART_COUNT; part++) {
         memset(out->parts[RECOMPUTE_NONE][part].time_ns, 0, sizeof out->parts[RECOMPUTE_NONE][part].time_ns);
     }
+    const int64_t cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE), most_bytes = 16 << 20;
+    m->cold_bytes =
+        measure_is_gpu(m) ? 0 : (size_t)(cache_bytes > 0 ? smaller(4 * cache_bytes, most_bytes) : 8 << 20);
+    m->cold = (unsigned char*)calloc(m->cold_bytes + 1, 1);
     m->begin_ns = clock_now_ns();
-    Status status = measure_lists(out, m, lists);
+    Status status =
+        m->cold != NULL ? measure_lists(out, m, lists) : FAIL(STATUS_NO_MEMORY, "no memory to measure with");
+    free(m->cold);
     free(lists);
     return status;
 }
@@ -1089,10 +1109,6 @@ Status measure_check(const DynapipeBlocks_v1* blocks) {
     }
     ShapeRules rules = session_rules(&blocks->shapes);
     return shape_rules_valid(&rules);
-}
-
-static int32_t smaller(int64_t a, int64_t b) {
-    return (int32_t)(a < b ? a : b);
 }
 
 static int32_t up_to_power(int32_t n) {

@@ -34,6 +34,8 @@ typedef struct {
     int64_t begin_ns;  // by clock_now_ns()
     int64_t spent_ns;  // since then, mean over the ranks, after the last point
     MeasureSpeed speed;
+    unsigned char* cold;  // what is read between two jobs; NULL: nothing
+    size_t cold_bytes;
 } Measure;
 
 // time_ns of every part and job, update_ns_per_byte; the rest stays as it is. A collective: all ranks get the

@@ -40,7 +40,7 @@ ok $? "the trainer without DYNAPIPE=1: $(tail -1 "$work/log")"
 $out/train_gpt2-dynapipe -i "$work/data/train.bin" -j "$work/data/val.bin" -e l2c32h4 -t 64 -d 1000 -x 4 -v 2 -s 2 -m 16 -n 2 \
     -o "$work/plugin" --trace "$work/trace.json" --debug dump-plan="$work/plan.txt" --debug dump-gradients="$work/grads.bin" --show-step 2 >"$work/log" 2>&1
 ok $? "with DYNAPIPE=1, one rank: $(tail -1 "$work/log")"
-# saved behind step 4, after which costs are refit: what was decided then is not decided again
+# saved behind step 4, after which ranks compare their times: what was decided then is not decided again
 $out/train_gpt2-dynapipe -i "$work/data/train.bin" -e l2c32h4 -t 64 -d 1000 -x 6 -y 1 -v 0 -s 0 -o "$work/plugin" >"$work/log" 2>&1
 ok $? "and goes on from its checkpoint: $(tail -1 "$work/log")"
 $out/train_gpt2-dynapipe -i "$work/data/train.bin" -e l2c32h4 -t 64 -d 1000 -x 2 --stages 2 >"$work/log" 2>&1

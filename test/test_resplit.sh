@@ -54,7 +54,7 @@ if [ "$(getconf _NPROCESSORS_ONLN)" -ge 2 ]; then  # on one core nothing is refi
     DYNAPIPE_CACHE="$work/other_costs" train goes_on 2 $refit -y 6  # as on a machine that measured otherwise
     grep -q "^measured" "$work/goes_on.log" && grep -q "^costs: as in the checkpoint" "$work/goes_on.log"
     ok $? "resumed without the kept costs: the checkpoint has them"
-    [ "$(plans whole | cut -d: -f4 | tr '\n' ' ')" = "4 4 4 " ] && [ "$(plans whole)" = "$(plans goes_on)" ] &&
+    [ "$(plans whole | wc -l)" -eq 3 ] && [ "$(plans whole)" = "$(plans goes_on)" ] &&
         cmp -s "$work/whole/model_00000009.bin" "$work/goes_on/model_00000009.bin"
     ok $? "resumed with --refit auto: plans, losses and the last model as of the whole run"
 fi

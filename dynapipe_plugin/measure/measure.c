@@ -53,24 +53,6 @@ void measure_speed_add(MeasureSpeed* speed, const double mine_ns[JOB_COUNT],
     speed->num_points++;
 }
 
-// By mine / mean.
-static int compare_ratios(const void* a, const void* b) {
-    const double *x = (const double*)a, *y = (const double*)b;
-    double left = x[0] * y[1], right = y[0] * x[1];
-    return (left > right) - (left < right);
-}
-
-double measure_speed_slow(MeasureSpeed* speed, JobKind kind) {
-    const int32_t n = speed->num_points, out = n / 8;
-    double mine_ns = 0, mean_ns = 0;
-    qsort(speed->points[kind], (size_t)n, sizeof speed->points[kind][0], compare_ratios);
-    for (int32_t i = out; i < n - out; i++) {
-        mine_ns += speed->points[kind][i][0];
-        mean_ns += speed->points[kind][i][1];
-    }
-    return mine_ns > 0 && mean_ns > 0 ? mine_ns / mean_ns : 1;
-}
-
 // --- one range of a model, with the buffers of its largest microbatch -------------------------------------
 // Every time is the mean of a few runs; on a GPU a run is several jobs queued in a row. Pages are touched
 // before the first run, as in a training step. All ranks measure the same point at the same time, so that
@@ -987,8 +969,8 @@ static Status measure_speeds(MachineRank* ranks, Measure* m) {
     double mine[JOB_R];
     const void* slow;
     for (int kind = JOB_F; kind < JOB_R; kind++) {
-        double value = measure_speed_slow(&m->speed, (JobKind)kind);
-        mine[kind] = fmin(fmax(value, MACHINE_LEAST_SLOW), MACHINE_MOST_SLOW);
+        double value = session_refit_ratio(m->speed.points[kind], m->speed.num_points);
+        mine[kind] = value > 0 ? fmin(fmax(value, MACHINE_LEAST_SLOW), MACHINE_MOST_SLOW) : 1;
     }
     TRY(collective_each(world, mine, sizeof mine, &slow));
     for (int32_t r = 0; r < world->num_ranks; r++) {

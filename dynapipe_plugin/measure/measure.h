@@ -66,9 +66,6 @@ double measure_mean(double* values, int32_t num_values);
 void measure_isotonic(double* values, const double* weights, int32_t num_values);
 
 void measure_speed_add(MeasureSpeed* speed, const double mine_ns[JOB_COUNT], const double mean_ns[JOB_COUNT]);
-// Of one kind of job: sum of mine over sum of means, without the eighth of the points where mine is farthest
-// above the mean and the eighth where it is farthest below. 1: nothing was measured.
-double measure_speed_slow(MeasureSpeed* speed, JobKind kind);
 
 // Differences below these are noise: in the times of all jobs (of one kind of job: twice that), of a message.
 // Plans of two runs on equal machines are then equal.

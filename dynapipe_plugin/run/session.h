@@ -9,7 +9,7 @@ session.h -- the inside of a Dynapipe: what its modules share.
     session_step.c      one step run: execute, reduce gradients; validation
     session_generate.c  answers, with a cache of keys and values
     session_report.c    a step's error; the step line, metrics.jsonl, plan and trace of a step
-    session_refit.c     corrections of the cost model from steps that ran
+    session_refit.c     ranks that take longer than predicted, from steps that ran
     session_resplit.c   layers that move between ranks during a run
 */
 #pragma once
@@ -23,7 +23,6 @@ session.h -- the inside of a Dynapipe: what its modules share.
 #include "../../dataloader/sample_file.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
-#include "../plan/refit.h"
 #include "../plan/plan.h"
 #include "../plan/stage_search.h"
 #include "../plan/types.h"
@@ -144,33 +143,33 @@ int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() 
 void plan_ahead_stop(PlanAhead* ahead);              // after a make() in progress. NULL is fine
 
 // --- session_refit.c ---------------------------------------------------------------------------------------
-// Corrections of the costs from steps that ran, agreed on by the ranks, used by plans from a fixed later step
-// on (--refit). Planning runs ahead in a thread of its own and every rank must make the same plans. So
-//     1. every rank records the jobs of its steps, except the first step after the start, a restore or a move
-//     of
-//        layers
-//     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, and of each rank
-//        and kind of job: a version
+// How many times as long each rank takes as predicted, from steps that ran, agreed on by the ranks, used by
+// plans from a fixed later step on (--refit). Planning runs ahead in a thread of its own and every rank must
+// make the same plans. So
+//     1. every rank records the times of its jobs, except in the first step after the start, a restore or a
+//        move of layers
+//     2. after steps 4, 8, 12, .. of the run all compare these; where a rank has changed beside the others,
+//        there is a new version
 //     3. plans use a version from the first step on that no rank can have planned by then
-// A checkpoint keeps versions and sums, so that a resumed run plans like an uninterrupted one, up to the
-// first plan with a version from later steps. Saving does not affect the run that continues.
+// A checkpoint keeps versions, so that a resumed run plans like an uninterrupted one, up to the first plan
+// with a version from later steps. Saving does not affect the run that continues.
 
 enum { SESSION_REFIT_EVERY = 4 };
+enum { REFIT_JOBS = 1 << 14 };  // of so many steps; later ones are left out
 
 typedef struct {
     int32_t agreed;      // after so many steps of the run
     int32_t first_step;  // of the plans that use it, counted from 0
-    CostScale scale;
-    RefitRank* ranks;  // [num_ranks] times as long as the cost file and its machine predict
+    double* slow;        // [num_ranks] times as long as the costs and their machine predict
 } RefitVersion;
 
 // A version converted for plans.
 typedef struct {
     int32_t agreed;
-    CostModel costs;
+    double slow;         // of this rank
     MachineRank* ranks;  // [num_ranks]
     Machine machine;     // without ranks where they are alike
-} RefitModel;
+} RefitMachine;
 
 // Versions that plans may still use: those of --debug plan-ahead=64, and one.
 enum { REFIT_VERSIONS = 64 / SESSION_REFIT_EVERY + 2 };
@@ -178,39 +177,37 @@ enum { REFIT_VERSIONS = 64 / SESSION_REFIT_EVERY + 2 };
 typedef struct {
     bool is_on;
     int32_t rank, num_ranks, num_ahead;
-    uint64_t base;           // hash of the costs and the machine that factors are of; 0: of any
-    const CostModel* costs;  // borrowed
     const Machine* machine;  // borrowed; NULL: all ranks are alike
     bool skips;              // the next step is not measured
-    TraceJobs jobs;
-    RefitSums history[SIDE_COUNT];          // of all ranks, the same on all
+    double (*jobs)[2];       // [num_jobs] measured, predicted
+    int32_t num_jobs;
     pthread_mutex_t lock;                   // of versions: the planning thread reads them
     RefitVersion versions[REFIT_VERSIONS];  // rising
     int32_t num_versions;
-    RefitModel planned, now;  // of the planning thread, of the steps' thread
-    double* printed;          // [num_ranks] relative times, the last that were printed
+    RefitMachine planned, now;  // of the planning thread, of the steps' thread
 } SessionRefit;
 
 void session_refit_init(SessionRefit* refit, bool is_on);
 void session_refit_free(SessionRefit* refit);
 void session_refit_forget(SessionRefit* refit);  // the state agreed on so far; while nothing is planned
-// Before the first step is planned, num_ahead steps ahead. Versions of another number of ranks keep their
-// terms; versions of other costs are dropped.
-Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Machine* machine, int32_t rank,
-                           int32_t num_ranks, int32_t num_ahead);
-// A step of this rank.
-Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace);
+// Before the first step is planned, num_ahead steps ahead. Versions of another number of ranks are dropped.
+Status session_refit_start(SessionRefit* refit, const Machine* machine, int32_t rank, int32_t num_ranks,
+                           int32_t num_ahead);
+// A step of this rank, whose plan took it for so many times as slow (session_refit_machine()).
+void session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, double slow);
+// times: (measured, predicted). Sum over sum, without the eighth of the pairs that are farthest above and the
+// eighth farthest below; 0: nothing was measured. Sorts them.
+double session_refit_ratio(double (*times)[2], int32_t num);
 // After so many steps of the run: a collective where they agree.
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
 // Nothing is planned from this step on: its plans use what is known now. On all ranks alike.
 void session_refit_hasten(SessionRefit* refit, int32_t step_idx);
-// For the planning thread, until its next call: the costs for the plan of a step (counted from 0). Returns
-// after how many steps they were agreed on; 0: the cost file's.
-int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostModel** costs,
-                            const Machine** machine);
-// Between two steps, on all ranks alike: the last version, valid until the next step. true: agreed on in the
-// step just run.
-bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine);
+// For the planning thread, until its next call: the machine for the plan of a step (counted from 0), and this
+// rank's factor in it. Returns after how many steps they were agreed on; 0: they are those measured.
+int32_t session_refit_machine(SessionRefit* refit, int64_t step_idx, const Machine** machine, double* slow);
+// Between two steps, on all ranks alike: by the last version, valid until the next step. true: agreed on in
+// the step just run.
+bool session_refit_now(Dynapipe* dp, const Machine** machine);
 // Its section of a checkpoint, if there is anything to record; and its removal.
 Status session_refit_write(const SessionRefit* refit, FILE* out);
 Status session_refit_restore(SessionRefit* refit, const void** position, size_t* num_bytes);
@@ -319,7 +316,8 @@ typedef struct {
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
     int64_t plan_cpu_ns;  // planning time, without collation
-    int32_t refit_step;   // after how many steps the plan's costs were agreed on; 0: they are the cost file's
+    int32_t refit_step;   // after how many steps the plan's machine was agreed on; 0: it is the one measured
+    double refit_slow;    // this rank's factor in it
 } SessionStep;
 
 // Values that each rank sends to the others after a step.

@@ -474,10 +474,10 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     TRY(draw_batch(dp, step));
     PlanRequest request = dp->request;
     if (session_report_shows(dp, step_idx + 1)) { request.one_replica = false; }
-    const CostModel* costs;
-    step->refit_step = session_refit_costs(&dp->refit, step_idx, &costs, &request.machine);
+    step->refit_step = session_refit_machine(&dp->refit, step_idx, &request.machine, &step->refit_slow);
     int64_t begin_ns = clock_cpu_ns();
-    TRY(plan_make(&step->plan, &request, costs, step->batch.lengths, step->batch.num_samples, &step->arena));
+    TRY(plan_make(&step->plan, &request, &dp->costs, step->batch.lengths, step->batch.num_samples,
+                  &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
     step->plan_hashes[0] = plan_hash_decisions(&step->plan);
     step->plan_hashes[1] = plan_hash_replica(&step->plan, dp->replica);
@@ -490,8 +490,8 @@ static Status session_plan_start(Dynapipe* dp) {
     dp->num_slots = num_ahead + 1;
     dp->slots = (SessionStep*)calloc((size_t)dp->num_slots, sizeof(SessionStep));
     if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
-    TRY(session_refit_start(&dp->refit, &dp->costs, dp->request.machine, dp->transport.rank,
-                            dp->transport.num_ranks, num_ahead));
+    TRY(session_refit_start(&dp->refit, dp->request.machine, dp->transport.rank, dp->transport.num_ranks,
+                            num_ahead));
     return plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead);
 }
 

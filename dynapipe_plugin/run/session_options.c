@@ -42,7 +42,7 @@ static const OptionSpec specs[] = {
     {"--measure",        OPTION_CHOICE, FIELD(measure),    "auto", 0, 0, "auto|again", NULL, "again: measure costs even if they are cached"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a microbatch, for packed, packed-ragged, padded, tokens; 0: -t"},
     {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
-     "correct predicted times by measured ones, so that plans may differ between runs; off: the same plans in every run"},
+     "plan for ranks that take more than 5 % longer than the others, as measured in the run, so that plans may differ between runs; off: the same plans in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
      "move layers between ranks during the run. auto: if that saves more than 5 % of a step; S:L,L,..: after step S, to these layers of each stage; "
      "S:STAGE:L,STAGE:L,..[+HEAD]: to any placement (more after /). Forks of llm.c keep their layers"},

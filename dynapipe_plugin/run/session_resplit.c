@@ -455,8 +455,9 @@ static bool is_present(const Dynapipe* dp, const Placement* placement) {
 
 // Time of the jobs of every rank for the samples of all batches, in one microbatch, in its chunks and its
 // share of the head: only compared with itself.
-static void rank_times(double* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+static void rank_times(double* out, const Dynapipe* dp, const Machine* machine) {
     const SessionResplit* resplit = &dp->resplit;
+    const CostModel* costs = &dp->costs;
     const Placement* placement = &dp->request.placement;
     int64_t job_ns[PLAN_MAX_STAGES][JOB_COUNT] = {{0}};
     MbShape shape = {0};
@@ -489,12 +490,12 @@ static void rank_times(double* out, const Dynapipe* dp, const CostModel* costs, 
     }
 }
 
-static Status keep_times(Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+static Status keep_times(Dynapipe* dp, const Machine* machine) {
     double** times = &dp->resplit.times_then;
     int32_t num_ranks = dp->num_stages * dp->num_replicas;
     if (*times == NULL) { *times = (double*)calloc((size_t)num_ranks, sizeof **times); }
     if (*times == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    rank_times(*times, dp, costs, machine);
+    rank_times(*times, dp, machine);
     return STATUS_OK;
 }
 
@@ -508,11 +509,11 @@ bool session_resplit_differs(const double* then, const double* now, int32_t num_
     return most > least * (1 + LEAST_CHANGE);
 }
 
-static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+static Status has_changed(bool* out, const Dynapipe* dp, const Machine* machine) {
     int32_t num_ranks = dp->num_stages * dp->num_replicas;
     double* now = (double*)malloc((size_t)num_ranks * sizeof *now);
     if (now == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    rank_times(now, dp, costs, machine);
+    rank_times(now, dp, machine);
     *out = session_resplit_differs(dp->resplit.times_then, now, num_ranks);
     free(now);
     return STATUS_OK;
@@ -534,8 +535,8 @@ bool session_resplit_pays(int64_t present_ns, int64_t then_ns, int64_t move_ns, 
 // From the present placement to that of `choice`, which shortens a step of an average batch by this much.
 // During a move a rank holds its old and its new layers. A move takes at most the transfer of all values of
 // the largest rank, their copy, and the planning of steps while no rank computes.
-static bool pays(const Dynapipe* dp, const CostModel* costs, const Machine* machine,
-                 const StageChoice* choice, int64_t present_ns) {
+static bool pays(const Dynapipe* dp, const Machine* machine, const StageChoice* choice, int64_t present_ns) {
+    const CostModel* costs = &dp->costs;
     CostRank before[PLAN_MAX_STAGES], after[PLAN_MAX_STAGES];
     int64_t most_bytes = 0;
     cost_ranks_make(before, costs, &dp->request.placement, dp->num_stages);
@@ -566,9 +567,8 @@ static void print_move(const Dynapipe* dp, const Placement* placement, const cha
     fflush(stdout);
 }
 
-// The placement for the corrected costs; `placement` unchanged: none. A step planned with other costs than
-// those of the search is assumed to take as long.
-static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machine, Placement* placement) {
+// The placement for the ranks as they are now; `placement` unchanged: none.
+static Status search(Dynapipe* dp, const Machine* machine, Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
     StageChoice choice;
     int64_t present_ns, begin_ns = clock_now_ns();
@@ -577,12 +577,12 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     request.choose_stages = true;
     request.placements = PLACEMENT_GIVEN;
     request.heads = HEAD_CHOICE_GIVEN;
-    TRY(keep_times(dp, costs, machine));
-    TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,
+    TRY(keep_times(dp, machine));
+    TRY(stage_search_again(&choice, &present_ns, &request, &dp->costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
     bool moves =
-        present_ns > 0 && !is_present(dp, &choice.placement) && pays(dp, costs, machine, &choice, present_ns);
+        present_ns > 0 && !is_present(dp, &choice.placement) && pays(dp, machine, &choice, present_ns);
     if (!moves) { return STATUS_OK; }
     char why[160];
     snprintf(why, sizeof why, "a step of about %s in place of %s; %d placement%s compared in %.1f s",
@@ -603,15 +603,14 @@ bool session_resplit_may_look(const Dynapipe* dp) {
 // that it is for.
 static Status look(Dynapipe* dp, Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
-    const CostModel* costs;
     const Machine* machine;
-    if (session_refit_now(dp, &costs, &machine)) { resplit->is_due = true; }
+    if (session_refit_now(dp, &machine)) { resplit->is_due = true; }
     if (!resplit->is_due || !session_resplit_may_look(dp)) { return STATUS_OK; }
     if (dp->now->plan.makespan_ns < SEARCH_NS / session_resplit_horizon(dp)) { return STATUS_OK; }
     resplit->is_due = false;
     bool changed = false;
-    TRY(has_changed(&changed, dp, costs, machine));
-    return changed ? search(dp, costs, machine, placement) : STATUS_OK;
+    TRY(has_changed(&changed, dp, machine));
+    return changed ? search(dp, machine, placement) : STATUS_OK;
 }
 
 // The placement from here on; *moves false: the present one. After a restore it was decided before the
@@ -659,7 +658,6 @@ static Status unplan(Dynapipe* dp) {
 
 static Status apply(Dynapipe* dp, const Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
-    const CostModel* costs;
     const Machine* machine;
     char what[64], text[PLACEMENT_CHARS];
     placement_print(text, placement, &dp->costs.chain, dp->num_stages);
@@ -675,8 +673,8 @@ static Status apply(Dynapipe* dp, const Placement* placement) {
     resplit->moved_bytes = 0;
     // times of ranks with their layers from now on; a resumed run has them from the time of the search
     if (resplit->has_restored_times) { return STATUS_OK; }
-    (void)session_refit_now(dp, &costs, &machine);
-    return keep_times(dp, costs, machine);
+    (void)session_refit_now(dp, &machine);
+    return keep_times(dp, machine);
 }
 
 int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -707,7 +705,7 @@ Status session_resplit_begin(Dynapipe* dp) {
     Placement placement;
     bool found;
     TRY(session_resplit_told(dp, &placement, &found));
-    return keep_times(dp, &dp->costs, dp->request.machine);
+    return keep_times(dp, dp->request.machine);
 }
 
 Status session_resplit_check(Dynapipe* dp) {

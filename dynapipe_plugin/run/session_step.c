@@ -128,12 +128,6 @@ static Status take_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1
     return STATUS_OK;
 }
 
-// A collective after some steps, the same on all ranks.
-static Status refit(Dynapipe* dp, const SessionStep* step) {
-    TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor)));
-    return session_refit_agree(&dp->refit, &dp->world, dp->next_step);
-}
-
 static void warn_of_bound(Dynapipe* dp, const Plan* plan) {
     if (plan->bound_over_ns == 0 || dp->says_bound || dp->transport.rank != 0) { return; }
     dp->says_bound = true;
@@ -170,7 +164,8 @@ int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->next_step++;
     if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }
     TRY(take_losses(dp, step, out));
-    TRY(refit(dp, step));
+    session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor), step->refit_slow);
+    TRY(session_refit_agree(&dp->refit, &dp->world, dp->next_step));
     dp->step_end_ns = clock_now_ns();
     return STATUS_OK;
 }

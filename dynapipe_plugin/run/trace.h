@@ -1,12 +1,9 @@
 /*
-trace.h -- what every rank did and when; measured jobs and links (for refits); a step's error; the file of
---trace.
+trace.h -- what every rank did and when; a step's error; the file of --trace.
 */
 #pragma once
 
 #include <stdio.h>
-#include "../plan/cost_model.h"
-#include "../plan/refit.h"
 #include "../plan/plan.h"
 #include "../plan/types.h"
 #include "../../util/arena.h"
@@ -43,30 +40,6 @@ const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
 
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
-
-// --- jobs ------------------------------------------------------------------------------------------------
-// The jobs of some steps as a rank measured them, with the terms of the cost model for each (for refits).
-// Jobs of all chunks of a rank, and of its share of the head, use the same terms. Not included: forward
-// passes of the last chunk whose result is dropped, since the model need not compute it.
-
-enum { TRACE_JOBS_MOST = 4096 };  // of a side; later ones are left out
-
-typedef struct {
-    int32_t num_jobs[SIDE_COUNT];
-    RefitJob* jobs[SIDE_COUNT];
-    double* room;  // [2 * TRACE_JOBS_MOST]
-} TraceJobs;
-
-// The jobs of one step of plan->ranks[trace->rank]. `machine`: the rank's slowness that came with `costs`;
-// NULL: none.
-Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace, const CostModel* costs,
-                      const Machine* machine);
-// Their sums, without interrupted jobs: judged by the rank's own jobs (shared NULL), or by the factors of all
-// ranks.
-void trace_jobs_sum(RefitSums out[SIDE_COUNT], TraceJobs* jobs, const RefitShared* shared,
-                    const RefitRank* rank);
-void trace_jobs_forget(TraceJobs* jobs);
-void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
 
 // --- a step's error --------------------------------------------------------------------------------------
 // By how much a step took longer than predicted, and whether jobs, transfers or waiting did: the time that

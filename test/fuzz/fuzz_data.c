@@ -287,7 +287,7 @@ static void require_split(const uint8_t* data, size_t num_bytes) {
 static void require_refit(const uint8_t* data, size_t num_bytes) {
     SessionRefit refit;
     Text section;
-    make_section(&section, "dprefit5", data, num_bytes);
+    make_section(&section, "dprefit6", data, num_bytes);
     const void* position = section.text;
     size_t left_bytes = section.num_chars;
     session_refit_init(&refit, true);

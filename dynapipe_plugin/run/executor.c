@@ -55,9 +55,6 @@ struct Executor {
     Device device;
     RowState* states;  // [num_mbs][num_rows]
     int64_t max_states;
-    uint8_t* grouped;     // [max_instrs] transfers.h
-    int32_t* group_room;  // [max_instrs]
-    int32_t max_instrs;
     int32_t rank;
     // of the step in progress
     const Placement* placement;
@@ -552,8 +549,6 @@ Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_
 void executor_free(Executor* ex) {
     if (ex == NULL) { return; }
     transfers_free(&ex->transfers);
-    free(ex->grouped);
-    free(ex->group_room);
     free(ex->states);
     free(ex->ranges);
     free(ex);
@@ -590,26 +585,6 @@ static Status reserve_states(Executor* ex, int32_t M) {
         if (ex->states == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: %d microbatches", (int)M); }
     }
     if (num_states > 0) { memset(ex->states, 0, (size_t)num_states * sizeof *ex->states); }
-    return STATUS_OK;
-}
-
-// Groups of my list, where the transport has them.
-static Status find_groups(Executor* ex, const Plan* plan) {
-    if (ex->transfers.transport->api->group_begin == NULL) { return STATUS_OK; }
-    int32_t longest = 1;
-    for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        if (plan->ranks[r].num_instrs > longest) { longest = plan->ranks[r].num_instrs; }
-    }
-    if (longest > ex->max_instrs) {
-        free(ex->grouped);
-        free(ex->group_room);
-        ex->grouped = (uint8_t*)malloc((size_t)longest);
-        ex->group_room = (int32_t*)malloc((size_t)longest * sizeof *ex->group_room);
-        bool failed = ex->grouped == NULL || ex->group_room == NULL;
-        ex->max_instrs = failed ? 0 : longest;
-        if (failed) { return FAIL(STATUS_NO_MEMORY, "executor: %d instructions", (int)longest); }
-    }
-    transfer_groups_find(ex->grouped, plan, ex->rank, ex->group_room);
     return STATUS_OK;
 }
 
@@ -671,25 +646,11 @@ static Status run_instr(Executor* ex, const PlanInstr* instr) {
     return plan_instr_is_wait(instr->kind) ? run_wait(ex, instr) : run_transfer(ex, instr);
 }
 
-static Status run_list(Executor* ex, const PlanRank* rank) {
-    const DynapipeTransport_v1* api = ex->transfers.transport->api;
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        bool paired = api->group_begin != NULL && ex->grouped[i] && i + 1 < rank->num_instrs;
-        if (paired) { TRY(api->group_begin(ex->transfers.transport->ctx)); }
-        TRY(run_instr(ex, &rank->instrs[i]));
-        if (!paired) { continue; }
-        TRY(run_instr(ex, &rank->instrs[++i]));
-        TRY(api->group_end(ex->transfers.transport->ctx));
-    }
-    return STATUS_OK;
-}
-
 Status executor_start(Executor* ex) {
-    const Plan* plan = ex->step->plan;
-    const PlanRank* rank = &plan->ranks[ex->rank];
+    const PlanRank* rank = &ex->step->plan->ranks[ex->rank];
     TRY(transfers_begin(&ex->transfers, rank->num_instrs + EXECUTOR_SPARE_EVENTS));
-    TRY(find_groups(ex, plan));
-    return run_list(ex, rank);
+    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(run_instr(ex, &rank->instrs[i])); }
+    return STATUS_OK;
 }
 
 Status executor_queue_begin(Executor* ex, TraceKind kind) {

@@ -9,7 +9,6 @@
 #include <string.h>
 #include "../plan/memory_layout.h"
 #include "../plan/plan_message.h"
-#include "../plan/plan_text.h"
 #include "../plan/simulate.h"
 
 // clang-format off

@@ -78,57 +78,6 @@ Status job_marks_read(JobMarks* m, TraceRank* trace) {
     return m->device.api->settle(m->device.ctx);
 }
 
-// --- groups ------------------------------------------------------------------------------------------------
-
-static bool uses_link(const PlanInstr* instr, int32_t peer) {
-    return (plan_instr_is_send(instr->kind) || plan_instr_is_recv(instr->kind)) && instr->peer == peer;
-}
-
-static bool is_same_transfer(const Plan* plan, const PlanInstr* mine, const PlanInstr* theirs) {
-    PlanMessage a, b;
-    return plan_message_of(&a, &plan->placement, plan->P, mine) &&
-           plan_message_of(&b, &plan->placement, plan->P, theirs) && a.kind == b.kind && a.row == b.row &&
-           mine->mb == theirs->mb && plan_instr_is_send(mine->kind) == plan_instr_is_recv(theirs->kind);
-}
-
-// Pairs on the link between rank and peer. room[k]: where the peer's k-th transfer over it stands.
-static void find_on_link(uint8_t* out, const Plan* plan, int32_t rank, int32_t peer, int32_t* room) {
-    const PlanRank *mine = &plan->ranks[rank], *theirs = &plan->ranks[peer];
-    int32_t num_theirs = 0, k = 0;
-    for (int32_t i = 0; i < theirs->num_instrs; i++) {
-        if (uses_link(&theirs->instrs[i], rank)) { room[num_theirs++] = i; }
-    }
-    for (int32_t i = 0; i < mine->num_instrs; i++) {
-        if (!uses_link(&mine->instrs[i], peer)) { continue; }
-        int32_t here = k++;
-        if (i + 1 >= mine->num_instrs || here + 1 >= num_theirs || !uses_link(&mine->instrs[i + 1], peer)) {
-            continue;
-        }
-        const PlanInstr *a = &mine->instrs[i], *b = &mine->instrs[i + 1];
-        const PlanInstr *a_there = &theirs->instrs[room[here]], *b_there = &theirs->instrs[room[here + 1]];
-        bool adjacent = room[here + 1] == room[here] + 1;
-        if (adjacent && plan_instr_is_send(a->kind) != plan_instr_is_send(b->kind) &&
-            is_same_transfer(plan, a, a_there) && is_same_transfer(plan, b, b_there)) {
-            out[i] = 1;
-            i++;  // b is paired
-            k++;
-        }
-    }
-}
-
-void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t* room) {
-    memset(out, 0, (size_t)plan->ranks[rank].num_instrs);
-    int32_t first = rank - rank % plan->P;
-    bool is_peer[PLAN_MAX_STAGES] = {false};
-    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
-        int32_t s = plan->ranks[rank].instrs[i].peer - first;
-        if (s >= 0 && s < plan->P) { is_peer[s] = true; }
-    }
-    for (int32_t s = 0; s < plan->P; s++) {
-        if (is_peer[s]) { find_on_link(out, plan, rank, first + s, room); }
-    }
-}
-
 // --- transfers ---------------------------------------------------------------------------------------------
 
 Status transfers_begin(Transfers* t, int32_t num_events) {

@@ -44,20 +44,6 @@ Status job_marks_close(JobMarks* m);
 // Times of jobs, the device's wait before each, busy_ns; a wait is placed at the end of the job before it.
 Status job_marks_read(JobMarks* m, TraceRank* trace);
 
-// --- groups ----------------------------------------------------------------------------------------------
-// Two transfers over the same link in opposite directions that follow each other directly in the lists of
-// both ranks become one group on both: on a connection that runs one operation at a time (NCCL on one stream)
-// they then use both directions at once.
-//
-// A plan that ends without groups ends with them: nothing comes between the two in either list, so the second
-// waits for nothing that the first did not wait for, and runs to its end whatever other ranks do. Both ranks
-// decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan that passes
-// plan_check, and pairs are taken from the left.
-
-// out[i] = 1: instruction i of `rank` starts together with instruction i + 1. out has room for the rank's
-// instructions, `room` for as many int32 as the longest list of the plan.
-void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t* room);
-
 // --- transfers -------------------------------------------------------------------------------------------
 
 // Jobs that a device may still have to finish when another is queued: the running one, and the next. A host

@@ -29,7 +29,7 @@ static const OptionSpec specs[] = {
     {"--top-p",       OPTION_DOUBLE, offsetof(GeneratorOptions, top_p),       "1",   0, 1,       NULL, "X", "nucleus sampling: from the fewest tokens with this total probability"},
     {"--seed",        OPTION_INT64,  offsetof(GeneratorOptions, seed),        "1",   0, 4e9,     NULL, "N", "of sampling; prompt i uses seed + i"},
     {"--raw",         OPTION_BOOL,   offsetof(GeneratorOptions, raw),         NULL,  0, 0,       NULL, NULL, "continue the text as it is, without the data's template"},
-    {"--long-samples", OPTION_CHOICE, offsetof(GeneratorOptions, long_samples), "auto", 0, 0,    "auto|cut-input-end|cut-input-start|cut-input-middle", NULL, "which part of too long inputs to cut; auto: as for the training data"},
+    {"--long-samples", OPTION_CHOICE, offsetof(GeneratorOptions, long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle", NULL, "which part of too long inputs to cut: as in training"},
     {"--batch",       OPTION_INT,    offsetof(GeneratorOptions, max_slots),   "16",  1, 1024,    NULL, "N", "prompts of a file answered at a time"},
     {"--threads",     OPTION_INT,    offsetof(GeneratorOptions, threads),     "0",   0, 1024,    NULL, "N", "cores; 0: OMP_NUM_THREADS, else all"},
     {"--json",        OPTION_BOOL,   offsetof(GeneratorOptions, json),        NULL,  0, 0,       NULL, NULL, "print lines of JSON, as for --file, with the exact text"},

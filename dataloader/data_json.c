@@ -13,8 +13,6 @@ enum { PATH_CHARS = 4200 };
 
 static const char* const tokenizer_names[] = {"unknown", "bytes", "gpt2", "byt5", "sentencepiece", NULL};
 static const char* const end_names[] = {"unknown", "newline", "eos", "none", NULL};
-static const char* const long_names[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip",
-                                         NULL};
 
 const DataTemplate data_plain = {.prompt = "{inputs}",
                                  .system = "{content}\n",
@@ -65,9 +63,6 @@ char* data_json_text(const DataJson* data) {
         }
         is_text = json_object_set_new(group, data_texts[i].name, json_string(text)) == 0;
     }
-    if (is_text && data->long_samples != LONG_CUT_END) {
-        json_object_set_new(root, "long_samples", json_string(long_names[data->long_samples]));
-    }
     char* text = is_text ? json_dumps(root, JSON_PRESERVE_ORDER | JSON_INDENT(2)) : NULL;
     json_decref(root);
     return text;
@@ -90,10 +85,11 @@ Status data_json_write(const DataJson* data, const char* folder) {
 
 // --- reading ---------------------------------------------------------------------------------------------
 
-// The index of the name, from `first` on.
-static Status read_name(int* out, const json_t* value, const char* field, const char* const* names, int first,
+// The index of the name; 0 is "unknown".
+static Status read_name(int* out, const json_t* root, const char* field, const char* const* names,
                         const char* path) {
-    for (int i = first; json_is_string(value) && names[i] != NULL; i++) {
+    const json_t* value = json_object_get(root, field);
+    for (int i = 1; json_is_string(value) && names[i] != NULL; i++) {
         if (strcmp(json_string_value(value), names[i]) == 0) {
             *out = i;
             return STATUS_OK;
@@ -114,19 +110,16 @@ static Status read_number(int32_t* out, const json_t* root, const char* field, i
 }
 
 static Status read_all(DataJson* out, const json_t* root, const char* path) {
-    int tokenizer, input_end, long_samples = LONG_CUT_END;
+    int tokenizer, input_end;
     const char* hash = json_string_value(json_object_get(root, "vocabulary"));
-    const json_t* way = json_object_get(root, "long_samples");
-    TRY(read_name(&tokenizer, json_object_get(root, "tokenizer"), "tokenizer", tokenizer_names, 1, path));
-    TRY(read_name(&input_end, json_object_get(root, "input_end"), "input_end", end_names, 1, path));
-    if (way != NULL) { TRY(read_name(&long_samples, way, "long_samples", long_names, 0, path)); }
+    TRY(read_name(&tokenizer, root, "tokenizer", tokenizer_names, path));
+    TRY(read_name(&input_end, root, "input_end", end_names, path));
     TRY(read_number(&out->vocab.num_tokens, root, "tokens", 1, path));
     TRY(read_number(&out->vocab.eot_token, root, "end", 0, path));
     TRY(read_number(&out->vocab.pad_token, root, "padding", -1, path));
     out->vocab.tokenizer = (SampleTokenizer)tokenizer;
     out->vocab.input_end = (SampleInputEnd)input_end;
     out->vocab.hash = hash != NULL ? strtoull(hash, NULL, 16) : 0;
-    out->long_samples = (LongSamples)long_samples;
     for (int i = 0; i < NUM_TEXTS; i++) {
         const json_t* value = json_object_get(json_object_get(root, data_texts[i].group), data_texts[i].name);
         if (value == NULL) { continue; }

@@ -9,17 +9,16 @@ template.
         "user": "{system}<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
         "next": "\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
         "assistant": "{content}", "joint": "", "turn_end": "<|im_end|>"},
-     "fields": {"inputs": "ask", "targets": "say", "task": "kind"}, "long_samples": "cut-input-start"}
+     "fields": {"inputs": "ask", "targets": "say", "task": "kind"}}
 
 prepare_data writes it beside tokenizer.bin. The trainer copies it, with the tokenizer's files, beside its
 checkpoints, where ./generate reads it. A missing "template" or text of it defaults to that of data_plain.
-"fields" are --inputs-field and the like, "long_samples" the option of this name.
+"fields" are --inputs-field and the like.
 */
 #pragma once
 
 #include <stdbool.h>
 #include "../util/status.h"
-#include "loader.h"
 #include "sample_file.h"
 
 // The text around messages. {{ and }} are braces; the fields in single braces are named below.
@@ -44,8 +43,7 @@ typedef struct {
     SampleVocab vocab;
     DataTemplate form;                                      // complete after reading
     const char *inputs_field, *targets_field, *task_field;  // NULL: not given
-    LongSamples long_samples;
-    void* owned;  // memory of the texts of a file
+    void* owned;                                            // memory of the texts of a file
 } DataJson;
 
 Status data_json_write(const DataJson* data, const char* folder);

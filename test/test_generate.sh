@@ -283,9 +283,7 @@ was_cut "the end of a question" question "Question: ${long:0:85}"$'\nAnswer: ' "
 was_cut "the end before the newline" unframed "${long:0:103}"$'\n' "the end of the input" --prompt "$long"
 was_cut "a text's beginning" text "${long:496}" "the beginning" --raw --prompt "$long"
 was_cut "the middle" unframed "${long:0:52}${long:549}"$'\n' "the middle of the input" --long-samples cut-input-middle --prompt "$long"
-own starts '{"foo": "big", "bar": "small"}' --inputs-field foo --targets-field bar --max-tokens 100 --long-samples cut-input-start
-was_cut "the beginning, as the data was prepared" starts "${long:497}"$'\n' "the beginning of the input" --prompt "$long"
-was_cut "as the option says" starts "${long:0:103}"$'\n' "the end of the input" --long-samples cut-input-end --prompt "$long"
+was_cut "the beginning" unframed "${long:497}"$'\n' "the beginning of the input" --long-samples cut-input-start --prompt "$long"
 chats='{"system": "S {content}.", "user": "{system}U {content}. A", "next": "N {content}. A", "assistant": "{content}", "joint": "<", "turn_end": ">"}'
 chat() { printf '{"messages": [{"role": "system", "content": "x"}'; printf ', {"role": "%s", "content": "%s"}' "$@"; echo ']}'; }
 chat user a assistant b user "${long:0:60}" assistant c user "${long:0:40}" assistant d user e >"$work/turns.jsonl"

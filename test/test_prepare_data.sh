@@ -48,10 +48,8 @@ printf '%s\n' '{"q": "2+2?", "why": "sum"}' '{"q": "3", "why": "b"}' >"$dir/why.
 check "a template of one's own" ./prepare_data --val-fraction 0 --template 'Q: {q} W: {why}' --targets-field why --out "$dir/why" "$dir/why.jsonl" >"$dir/log"
 check "names what is learnt" grep -q '2 records, why (learnt; what --template has before it is read)' "$dir/log"
 good a b "" a c d >"$dir/empty.jsonl"
-good long "$(printf 'x%.0s' {1..50})" "$(printf 'x%.0s' {1..50})" >"$dir/long.jsonl"
-./prepare_data --max-tokens 30 --val-fraction 0 --out "$dir/why" "$dir/empty.jsonl" "$dir/one.jsonl" "$dir/long.jsonl" >"$dir/log"
+./prepare_data --val-fraction 0 --out "$dir/why" "$dir/empty.jsonl" "$dir/one.jsonl" >"$dir/log"
 check "empty targets are counted" [ "$(grep -c 'a: 1 of 3 samples have empty targets' "$dir/log") $(grep -c 'empty targets' "$dir/log")" = "1 1" ]
-check "a task without a sample left is named" grep -q 'long: no sample is left, all 1 are too long --->' "$dir/log"
 
 # --- GPT-2's tokenizer, with the small vocabulary of the tests
 tokenizer() {  # name, files: a folder as a model has it
@@ -98,14 +96,14 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
     check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad records skipped' "$dir/log")" = "1 1" ]
     # without padding: the name says whose pieces they are, or --input-end
-    for case in "model=tokenizer.model auto 22 400 1 true" "model=tokenizer.model auto 22 400 0 false" "model=tokenizer.model eos 30 400 0 true" \
-        "model=spiece.model auto 30 500 0 true"; do
+    for case in "model=tokenizer.model auto 1 400 1 true" "model=tokenizer.model auto 1 400 0 false" "model=tokenizer.model eos 2 400 0 true" \
+        "model=spiece.model auto 2 500 0 true"; do
         read -r file end wanted vocabulary begins adds <<<"$case"
         rm -rf "$dir/llama.tok" "$dir/llama" && tokenizer llama "spiece_llama.$file"
         echo "{\"add_bos_token\": $adds}" >"$dir/llama.tok/tokenizer_config.json"
         good t "The planner cuts the batch." "The planner cuts the batch." >"$dir/llama.jsonl"
-        ./prepare_data --quiet --tokenizer "$dir/llama.tok" --input-end "$end" --max-tokens 21 --val-fraction 0 --out "$dir/llama" "$dir/llama.jsonl"
-        check "pieces of $file, --input-end $end" [ "$(tokens "$dir/llama/train.bin") $(number "$dir/llama/train.bin" 36 4)" = "$wanted $vocabulary" ]
+        ./prepare_data --quiet --tokenizer "$dir/llama.tok" --input-end "$end" --val-fraction 0 --out "$dir/llama" "$dir/llama.jsonl"
+        check "pieces of $file, --input-end $end" [ "$(number "$dir/llama/train.bin" 52 4) $(number "$dir/llama/train.bin" 36 4)" = "$wanted $vocabulary" ]
         check "<s> first: $case" [ "$(sample "$dir/llama/train.bin" | awk 'NR == 2 {print ($1 == 1) + 0}')" = "$begins" ]
     done
     fails "no SentencePiece model" ./prepare_data --tokenizer "$dir/broken.tok" --out "$dir/x" "$dir/one.jsonl"
@@ -171,7 +169,6 @@ fails "one.jsonl: cannot create directory: Not a directory --->" ./prepare_data 
 
 # --- what people have: forms, packings, folders, standard input
 misused "--inputs-field: needs --targets-field" ./prepare_data --inputs-field a --out "$dir/x" "$dir/one.jsonl"
-misused "--long-samples: only with --max-tokens" ./prepare_data --long-samples skip --out "$dir/x" "$dir/one.jsonl"
 mkdir "$dir/forms"
 good t a b t c d >"$dir/forms/a.jsonl"
 python3 - "$dir/forms" <<'END'
@@ -210,9 +207,9 @@ echo '{"question": "q", "answer": "a"}' >"$dir/own.jsonl"
 check "data.json of a template with the records' names" ./prepare_data --val-fraction 0 --template 'Q: {question}\nA: {answer}' --out "$dir/template" "$dir/own.jsonl" >/dev/null
 check "has one place for a prompt, and ends where the targets begin" grep -qF '"prompt": "Q: {inputs}\nA: "' "$dir/template/data.json"
 check "what stands behind the input is its tail, which cuts leave" [ "$(number "$dir/template/train.bin" 68 4)" -eq 4 ]
-check "names as options" ./prepare_data --val-fraction 0 --inputs-field question --targets-field answer --max-tokens 9 --long-samples cut-input-start \
+check "names as options" ./prepare_data --val-fraction 0 --inputs-field question --targets-field answer \
     --out "$dir/template" "$dir/own.jsonl" >/dev/null
-check "are in data.json, and what goes of long samples" [ "$(tr -d ' \n' <"$dir/template/data.json" | grep -cF '"fields":{"inputs":"question","targets":"answer"},"long_samples":"cut-input-start"')" = 1 ]
+check "are in data.json" grep -qF '"fields":{"inputs":"question","targets":"answer"}' <(tr -d ' \n' <"$dir/template/data.json")
 
 # --- a conversation, token by token: S, q, newline | a, end, [q, newline], a, end
 chat='{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}'
@@ -229,33 +226,10 @@ file=$dir/apart/train.bin
 check "two samples, no gap" [ "$(samples "$file") $(number "$file" 64 4)" = "2 0" ]
 check "the second has all before it as input" [ "$(echo $(tail -c 20 "$file" | od -An -tu2))" = "86 13 116 13 100 13 117 1 101 1" ]
 
-# --- long samples: 20 tokens of input, of which the last is the newline
-python3 -c 'import json; print(json.dumps({"task": "l", "inputs": "abcdefghijklmnopqrs", "targets": "YZ"})); print(json.dumps({"task": "m", "inputs": "a", "targets": "Z" * 30}))' >"$dir/l.jsonl"
-cut() {  # way, expected input
-    ./prepare_data --val-fraction 0 --max-tokens 10 --long-samples "$1" --out "$dir/cut" "$dir/l.jsonl" >"$dir/log"
-    check "$1" [ "$(tail -c 22 "$dir/cut/train.bin" | tr -d '\0' | head -c 8 | tr '\n' '|')" = "$2" ]
-}
-cut cut-input-end "abcdefg|"
-cut cut-input-start "mnopqrs|"
-cut cut-input-middle "abcdqrs|"
-check "per task" grep -q '^l  *longer than 10: 1 cut, 0 skipped' "$dir/log"
-check "a target that does not fit is no sample" grep -q '^m  *longer than 10: 0 cut, 1 skipped' "$dir/log"
-check "lengths" ./prepare_data --val-fraction 0 --lengths "$dir/lengths.csv" --out "$dir/cut" "$dir/l.jsonl" >/dev/null
-check "are a line a sample" [ "$(tr '\n' ';' <"$dir/lengths.csv")" = "n_input,n_target,task;19,3,l;1,31,m;" ]
-
-# --- long texts: as the trainer has them at -t, which cuts them itself; lengths are of the tokens it runs
+# --- long texts, whole; lengths are of the tokens that the trainer runs
 python3 -c 'import json; [print(json.dumps({"text": c * n})) for c, n in [("a", 200), ("b", 64), ("c", 65)]]' >"$dir/text.jsonl"
-check "texts" ./prepare_data --val-fraction 0 --lengths "$dir/texts.csv" --out "$dir/text" "$dir/text.jsonl" >"$dir/log"
+check "texts" ./prepare_data --val-fraction 0 --out "$dir/text" "$dir/text.jsonl" >"$dir/log"
 check "run all tokens but the last" grep -qE '^text +3 +329 +109 +200$' "$dir/log"
-check "long texts" ./prepare_data --val-fraction 0 --max-tokens 64 --lengths "$dir/pieces.csv" --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
-check "are counted as the trainer's pieces" grep -qE '^text +7 +329 +47 +64$' "$dir/log"
-check "which is said" grep -q '^text  *longer than 64: 2 texts, which the trainer runs as 6 pieces' "$dir/log"
-check "and in --lengths" [ "$(sort "$dir/pieces.csv" | uniq -c | tr -s ' \n' ' ')" = " 1 0,1,text 5 0,64,text 1 0,8,text 1 n_input,n_target,task " ]
-check "in the file they are whole" cmp -s "$dir/text/train.bin" "$dir/pieces/train.bin"
-check "skip leaves them out" ./prepare_data --val-fraction 0 --max-tokens 64 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
-check "as the trainer does" [ "$(samples "$dir/pieces/train.bin") $(grep -c '^text  *longer than 64: 0 cut, 2 skipped' "$dir/log")" = "1 1" ]
-fails "all 3 records are longer than --max-tokens 10 and skipped" ./prepare_data --max-tokens 10 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl"
-check "an earlier run's file stays" [ "$(samples "$dir/pieces/train.bin")" -eq 1 ]
 
 # --- make_tasks: the same seed gives the same bytes, and answers are right
 check "tasks" ./make_tasks --out "$dir/tasks.jsonl" --samples 3000 --max-tokens 1000 >/dev/null
@@ -287,21 +261,24 @@ check "answers" awk -F'"' '
 check "small limits hold" ./make_tasks --out "$dir/small.jsonl" --samples 3000 --max-tokens 120 >/dev/null
 check "no sample beyond 120" awk -F'"' 'length($8) + length($12) + 2 > 120 { exit 1 }' "$dir/small.jsonl"
 
-# --- own data into the planner, without training: by the file, or by its lengths
+# --- own data into the planner, without training: by the file, as by its lengths
 make --no-print-directory -s dynapipe || exit 1
 plan() { ./dynapipe plan "$1" --model "$2" --stages 2 --batch-tokens 4000 --text "$dir/$3.txt" "${@:4}" >"$dir/plan" 2>&1; }
-check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 --lengths "$dir/all.csv" --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
+check "tasks" ./prepare_data --shard-tokens 40K --val-fraction 0 --out "$dir/all" "$dir/tasks.jsonl" >/dev/null
 check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
+python3 -c 'import json, sys
+print("n_input,n_target", *("%d,%d" % (len(r["inputs"]), len(r["targets"]) + 1) for r in map(json.loads, sys.stdin)), sep="\n")' <"$dir/tasks.jsonl" >"$dir/all.csv"
 check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv --vocab 257
 check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
 mkdir "$dir/beside" && cp "$dir"/all/train*.bin "$dir/all/tokenizer.bin" "$dir/beside"
 check "a pattern leaves tokenizer.bin out" plan "$dir/beside/*.bin" d12 beside
 check "and has the same files" cmp -s "$dir/bin.txt" "$dir/beside.txt"
-./prepare_data --val-fraction 0 --lengths "$dir/chat.csv" --out "$dir/chat" "$dir/c.jsonl" >/dev/null
 check "texts, cut by the loader" plan "$dir/text/train.bin" d12 text --max-tokens 64
-check "are the pieces of --lengths" plan "$dir/pieces.csv" d12 pieces --vocab 257 --max-tokens 64
-check "which prepare_data counted" cmp -s "$dir/text.txt" "$dir/pieces.txt"
-check "a conversation's lengths" [ "$(tail -1 "$dir/chat.csv")" = 5,4,c ]
+printf '%s\n' n_input,n_target 0,64 0,64 0,64 0,8 0,64 0,64 0,1 >"$dir/pieces.csv"
+check "are pieces of 64 tokens" plan "$dir/pieces.csv" d12 pieces --vocab 257 --max-tokens 64
+check "that the planner counts alike" cmp -s "$dir/text.txt" "$dir/pieces.txt"
+printf '%s\n' n_input,n_target 5,4 >"$dir/chat.csv"
+./prepare_data --val-fraction 0 --out "$dir/chat" "$dir/c.jsonl" >/dev/null
 check "a conversation: 9 tokens run" plan "$dir/chat/train.bin" d12 chat
 check "of which 4 are learnt" plan "$dir/chat.csv" d12 chatcsv --vocab 257
 check "and the gap is not" cmp -s "$dir/chat.txt" "$dir/chatcsv.txt"

@@ -753,8 +753,7 @@ static void it_comes_back_as_it_was_written(void) {
          .form = {.record = quotes},
          .inputs_field = quotes,
          .targets_field = empty,
-         .task_field = quotes,
-         .long_samples = LONG_CUT_MIDDLE},
+         .task_field = quotes},
     };
     for (int w = 0; w < 5; w++) {
         DataJson got;
@@ -772,7 +771,6 @@ static void it_comes_back_as_it_was_written(void) {
         }
         CHECK(equal(ways[w].inputs_field, got.inputs_field) && equal(ways[w].task_field, got.task_field));
         CHECK(equal(ways[w].targets_field, got.targets_field));
-        CHECK_EQ(ways[w].long_samples, got.long_samples);
         data_json_free(&got);
     }
 }
@@ -790,7 +788,6 @@ static void what_is_broken_is_told(void) {
         {WHOLE ", \"template\": {\"user\": 3}}", "\"user\""},
         {WHOLE ", \"tokens\": 3}", "not JSON"},
         {WHOLE ", \"fields\": {\"inputs\": []}}", "\"inputs\""},
-        {WHOLE ", \"long_samples\": \"cut\"}", "\"long_samples\""},
         {OF("\"tokens\": 0, \"end\": 1, \"padding\": 0"), "\"tokens\""},
         {OF("\"tokens\": 5, \"end\": -1, \"padding\": 0"), "\"end\""},
         {OF("\"tokens\": 5, \"end\": 1, \"padding\": -2"), "\"padding\""},

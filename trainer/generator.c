@@ -296,7 +296,6 @@ typedef struct {
     Prompts prompts;
     bool json_lines, shows_early;  // shows_early: stream to a terminal
     const char *stop, *before;     // text after and before an answer; "": none
-    LongSamples long_samples;      // how inputs are cut
     int32_t tail;                  // tokens kept at the end of an input
     BpeTokens encoded;             // of one prompt
     Arena arena;                   // of the run
@@ -468,7 +467,7 @@ static void cut(Generation* g, const Prompt* prompt, const int64_t* ends) {
     }
     if (tokens->num_tokens <= keep) { return; }
     bool is_text = g->options->raw || prompt->parts[0].kind == PART_TEXT;
-    const LongSamples way = is_text ? LONG_CUT_START : g->long_samples;
+    const LongSamples way = is_text ? LONG_CUT_START : (LongSamples)g->options->long_samples;
     const LoaderOptions limits = {.max_seq_tokens = most, .long_samples = way};
     LoaderSample sample = {.n_input = (int32_t)tokens->num_tokens, .n_target = most + 1 - (int32_t)keep};
     (void)sample_cut(&sample, &limits, NULL, 0, is_text ? 0 : g->tail);
@@ -742,11 +741,6 @@ static Status run(Generation* g) {
     TRY(prompts_open(&g->prompts, g->options));
     TRY(open_model(g));
     if (!g->options->quiet) { print_model(g); }
-    const LongSamples of_data = g->tokens.data.long_samples;
-    // an answer to a part is better than none
-    g->long_samples = g->options->long_samples > 0 ? (LongSamples)(g->options->long_samples - 1)
-                      : of_data != LONG_SKIP       ? of_data
-                                                   : LONG_CUT_END;
     TRY(prompts_set_form(&g->prompts, &g->tokens.data, g->model.config.kind->has_decoder));
     Status status = answer_all(g);
     print_summary(g);

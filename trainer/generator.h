@@ -18,7 +18,7 @@ typedef struct {
     double temperature, top_p;
     int32_t top_k;
     int64_t seed;
-    int32_t long_samples;  // 0: from data.json; else a LongSamples + 1
+    int32_t long_samples;  // a LongSamples
     bool quiet, raw;       // raw: texts are continued without a template
     bool json, special_tokens;
 } GeneratorOptions;

@@ -12,9 +12,8 @@ A record becomes
     apart      one sample per answer, with all that precedes it as input text: for encoder-decoder models
 
 An answer ends with the end-of-text token. An input is its text, then a newline, the end-of-text token, or
-nothing, depending on the vocabulary's input_end. A text is a target without input. Limits are applied as in
-the trainer (loader.h), but texts stay whole: the trainer cuts them into pieces for its own -t without loss.
-Here their pieces are only counted. (Pieces of an encoder-decoder's span corruption are not known here.)
+nothing, depending on the vocabulary's input_end. A text is a target without input. Samples of any length are
+written whole: the trainer cuts them to its -t (loader.h).
 
 Validation split: a record is held out if the hash of its content is below --val-fraction * 2^64. So the split
 depends on seed and content, not on order or files, and equal records stay together. Each task of two or more
@@ -41,12 +40,12 @@ enum { BAD_SHOWN = 10, PATH_BYTES = 4200 };
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
 typedef struct {
-    const char *tokenizer, *out, *template_text, *lengths;
+    const char *tokenizer, *out, *template_text;
     RecordFields fields;
     const char* task_field;
     int32_t extra_ids;
     int32_t input_end;  // 0: default of the tokenizer, else a SampleInputEnd
-    int32_t turns, max_tokens, max_target_tokens, long_samples;
+    int32_t turns;
     double val_fraction;
     int64_t seed, shard_tokens;
     bool strict, quiet;
@@ -64,10 +63,6 @@ static const OptionSpec specs[] = {
     {"--template",     OPTION_STRING, FIELD(template_text), "plain", 0, 0, NULL, "T", "what stands around inputs and targets: plain|alpaca|chatml|llama2|llama3, or a text like 'Q: {inputs}\\nA: {targets}' with any field of the records, and {<|im_end|>} for a special token"},
     {"--turns",        OPTION_CHOICE, FIELD(turns),        "auto",  0, 0, "auto|together|apart", NULL, "conversations. together: one sample, loss on all answers; apart: one an answer, what was said before is its input; auto: apart for T5's and ByT5's tokens"},
     {"--input-end",    OPTION_CHOICE, FIELD(input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline; with a template that is not plain: none for newline"},
-    {"--max-tokens",   OPTION_INT,    FIELD(max_tokens),   NULL,    1, 1e9, NULL, "N", "the trainer's -t: cut longer samples here already; default: keep them whole, the trainer cuts"},
-    {"--max-target-tokens", OPTION_INT, FIELD(max_target_tokens), NULL, 1, 1e9, NULL, "N", "with --max-tokens, for T5's and ByT5's tokens: skip longer targets; default --max-tokens"},
-    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped; texts lose nothing: the trainer cuts them into pieces; skip leaves them out, too"},
-    {"--lengths",      OPTION_STRING, FIELD(lengths),      NULL,    0, 0, NULL, "FILE", "write the training samples' lengths too, as dynapipe plan FILE reads them"},
     {"--val-fraction", OPTION_DOUBLE, FIELD(val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
     {"--seed",         OPTION_INT64,  FIELD(seed),         "1",     0, 0, NULL, "N", "of the validation split"},
     {"--shard-tokens", OPTION_INT64,  FIELD(shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
@@ -83,8 +78,7 @@ typedef struct {
     uint64_t lowest_hash, highest_hash;
     int64_t lowest, highest;  // numbers of these records; the first if hashes are equal
     int64_t num_samples, num_tokens, longest_tokens;  // pass 2, as the trainer runs them
-    int64_t num_cut, num_skipped, num_empty;          // num_empty: nothing but the end to learn
-    int64_t num_texts, num_pieces;                    // too long texts and their pieces
+    int64_t num_empty;                                // nothing but the end to learn
 } Task;
 
 // Sample files of bounded length: train.bin or, as soon as a second file is needed, train_000000.bin ... so
@@ -103,15 +97,12 @@ typedef struct {
     TokenizerFolder source;
     Tokenizer* tokenizer;  // of the source
     SampleVocab vocab;
-    bool apart;
-    LoaderOptions limits;  // max_seq_tokens 0: none
+    bool pairs, apart;  // pairs: for an encoder-decoder
     int32_t num_tasks;
     Task* tasks;
     json_t* task_numbers;  // by name
     Split splits[2];       // training, validation
-    FileWriter lengths;
-    bool writes_lengths;
-    RecordFields fields;  // of the first record
+    RecordFields fields;   // of the first record
     int64_t num_records, num_written, num_bad;
     bool is_misused;  // an option contradicts the data
     int64_t start_ns;
@@ -119,7 +110,7 @@ typedef struct {
     BpeTokens tokens;
     int64_t n_input;
     SampleGap* gaps;  // [num_gaps], in the arena
-    int32_t num_gaps, num_pieces;
+    int32_t num_gaps;
     Arena arena;
 } Prepare;
 
@@ -265,44 +256,19 @@ static Status encode_apart(Prepare* p, const Record* record, int32_t last) {
     return encode_answer(p, turns[last].targets);
 }
 
-// The sample of turn t (together: of all turns), within the limits. Nothing to write if SAMPLE_SKIPPED or
-// *is_empty (only the end token).
-static Status make_sample(Prepare* p, const Record* record, int32_t t, SampleFate* fate, bool* is_empty) {
-    const LoaderOptions* limits = &p->limits;
+// The sample of turn t (together: of all turns). Nothing to write if *is_empty (only the end token).
+static Status make_sample(Prepare* p, const Record* record, int32_t t, bool* is_empty) {
     bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
     p->tokens.num_tokens = p->n_input = p->num_gaps = 0;
-    p->num_pieces = 1;
     arena_reset(&p->arena);
-    *fate = SAMPLE_WHOLE;
-    if (!limits->encoder_decoder) { TRY(tokenizer_begin(p->tokenizer, &p->tokens)); }
+    if (!p->pairs) { TRY(tokenizer_begin(p->tokenizer, &p->tokens)); }
     const int64_t num_begin = p->tokens.num_tokens;
     TRY(is_text    ? encode_answer(p, record->turns[0].targets)
         : p->apart ? encode_apart(p, record, t)
                    : encode_together(p, record));
-    int64_t num_tokens = p->tokens.num_tokens;
-    *is_empty = num_tokens - num_begin < 2;  // SentencePiece drops blanks
-    if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
-    // Of encoder-decoders a text is what the record has.
-    if (limits->max_seq_tokens == 0 || *is_empty || (limits->encoder_decoder && is_text)) {
-        return STATUS_OK;
-    }
-    bool in_pieces = !limits->encoder_decoder && p->n_input == 0 && p->num_gaps == 0;
-    if (in_pieces && limits->long_samples != LONG_SKIP) {
-        p->num_pieces = (int32_t)((num_tokens - 2) / limits->max_seq_tokens) + 1;
-        return STATUS_OK;
-    }
-    LoaderSample cut = {.n_input = (int32_t)p->n_input, .n_target = (int32_t)(num_tokens - p->n_input)};
-    *fate = sample_cut(&cut, limits, p->gaps, p->num_gaps, p->vocab.input_tail);
-    if (*fate != SAMPLE_CUT) { return STATUS_OK; }
-    int32_t at = cut.hole_tokens > 0 ? cut.hole_at : 0, left_out = cut.first_token + cut.hole_tokens;
-    int32_t left = cut.n_input + cut.n_target;
-    memmove(p->tokens.ids + at, p->tokens.ids + at + left_out, (size_t)(left - at) * sizeof *p->tokens.ids);
-    while (p->num_gaps > 0 && (left_out > 0 || p->gaps[p->num_gaps - 1].begin >= (uint32_t)left)) {
-        p->num_gaps--;  // a cut input leaves one answer
-    }
-    p->tokens.num_tokens = left;
-    p->n_input = cut.n_input;
-    return STATUS_OK;
+    *is_empty = p->tokens.num_tokens - num_begin < 2;  // SentencePiece drops blanks
+    if (p->tokens.num_tokens <= INT32_MAX) { return STATUS_OK; }
+    return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens");
 }
 
 // --- sample files ----------------------------------------------------------------------------------------
@@ -365,50 +331,20 @@ static Status split_finish(Prepare* p, Split* split) {
 
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
-// As the planner counts them: of one stack the read-only and the learnt tokens; otherwise both sides.
-static void write_length(Prepare* p, int64_t n_target, const char* task) {
-    int64_t n_input = p->n_input;
-    if (!p->limits.encoder_decoder) {
-        int64_t num_run = n_input + n_target - 1;
-        n_target -= n_input == 0;
-        for (int32_t g = 0; g < p->num_gaps; g++) { n_target -= p->gaps[g].end - p->gaps[g].begin; }
-        n_input = num_run - n_target;
-    }
-    char line[400];
-    int at = snprintf(line, sizeof line, "%lld,%lld,", (long long)n_input, (long long)n_target);
-    int length = at + snprintf(line + at, sizeof line - (size_t)at, "%.255s\n", task);
-    for (; at < length - 1; at++) {  // a comma in a name would start a new column
-        if (strchr(",\n\r", line[at]) != NULL) { line[at] = ' '; }
-    }
-    file_writer_write(&p->lengths, line, (size_t)length);
-}
-
 static Status write_sample(Prepare* p, const RecordReader* reader, const Record* record, int32_t t,
                            Task* task, bool held_out) {
-    SampleFate fate;
     bool is_empty;
-    TRY(make_sample(p, record, t, &fate, &is_empty));
+    TRY(make_sample(p, record, t, &is_empty));
     if (is_empty) {
         (void)json_values_fail(&reader->values, "no token but the end");
         return pass_over(p);
     }
-    task->num_cut += fate == SAMPLE_CUT;
-    task->num_skipped += fate == SAMPLE_SKIPPED;
-    if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
+    // of one stack the last token only is predicted; of two an empty input is an end token
+    int64_t num_run = p->tokens.num_tokens + (!p->pairs ? -1 : p->n_input == 0);
     task->num_empty += !record->turns[t].is_read && record->turns[t].targets.num_bytes == 0;
-    task->num_texts += p->num_pieces > 1;
-    task->num_pieces += p->num_pieces > 1 ? p->num_pieces : 0;
-    for (int32_t k = 0; k < p->num_pieces; k++) {
-        // the last token of a piece is the first of the next, as in sample_file_cut()
-        int64_t most = p->limits.max_seq_tokens, n_target = p->tokens.num_tokens - p->n_input - k * most;
-        if (p->num_pieces > 1 && n_target > most + 1) { n_target = most + 1; }
-        int64_t num_run = p->n_input + n_target - 1;
-        if (p->limits.encoder_decoder) { num_run += p->n_input > 0 ? 1 : 2; }
-        task->num_samples++;
-        task->num_tokens += num_run;
-        if (num_run > task->longest_tokens) { task->longest_tokens = num_run; }
-        if (p->writes_lengths && !held_out) { write_length(p, n_target, task->name); }
-    }
+    task->num_samples++;
+    task->num_tokens += num_run;
+    if (num_run > task->longest_tokens) { task->longest_tokens = num_run; }
     return split_add(p, &p->splits[held_out], task->name);
 }
 
@@ -451,10 +387,9 @@ static int compare_tasks(const void* a, const void* b) {
     return strcmp(((const Task*)a)->name, ((const Task*)b)->name);
 }
 
-// Lengths in tokens run through the model, as limited by -t.
+// Lengths in tokens run through the model.
 static void report_tasks(Prepare* p) {
     int64_t num_samples = 0, num_tokens = 0;
-    int32_t most = p->options->max_tokens;
     qsort(p->tasks, (size_t)p->num_tasks, sizeof p->tasks[0], compare_tasks);
     printf("%-32s %10s %14s %8s %8s\n", "task", "samples", "tokens", "mean", "longest");
     for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
@@ -466,16 +401,6 @@ static void report_tasks(Prepare* p) {
                (long long)task->longest_tokens);
     }
     printf("%-32s %10lld %14lld\n", "all", (long long)num_samples, (long long)num_tokens);
-    for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
-        if (task->num_cut + task->num_skipped > 0) {
-            printf("%-32s longer than %d: %lld cut, %lld skipped\n", PRINTABLE(task->name), most,
-                   (long long)task->num_cut, (long long)task->num_skipped);
-        }
-        if (task->num_texts > 0) {
-            printf("%-32s longer than %d: %lld texts, which the trainer runs as %lld pieces\n",
-                   PRINTABLE(task->name), most, (long long)task->num_texts, (long long)task->num_pieces);
-        }
-    }
 }
 
 // Problems that the user may have to act on are printed even with --quiet.
@@ -483,24 +408,12 @@ static void print_summary(Prepare* p) {
     const PrepareOptions* options = p->options;
     const Split *train = &p->splits[0], *val = &p->splits[1];
     FILE* out = options->quiet ? stderr : stdout;
-    int64_t num_skipped = 0;
     if (!options->quiet) { report_tasks(p); }
     for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
-        num_skipped += task->num_skipped;
         if (task->num_empty > 0) {
             fprintf(out, "%s: %lld of %lld samples have empty targets: only the end is learnt\n",
                     PRINTABLE(task->name), (long long)task->num_empty, (long long)task->num_samples);
         }
-        if (task->num_samples == 0 && task->num_skipped > 0) {
-            fprintf(out,
-                    "%s: no sample is left, all %lld are too long ---> raise --max-tokens, or let "
-                    "--long-samples cut inputs\n",
-                    PRINTABLE(task->name), (long long)task->num_skipped);
-        }
-    }
-    if (num_skipped > 0) {
-        fprintf(out, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
-                options->max_tokens);
     }
     if (p->files.num_folders > 0) {
         fprintf(out, "%d folders in the given one are not read ---> name them as well to have their files\n",
@@ -579,17 +492,13 @@ static Status open_tokenizer(Prepare* p) {
     TRY(tokenizer_folder_open(&p->source, options->tokenizer, options->extra_ids));
     p->tokenizer = p->source.tokenizer;
     p->vocab = *tokenizer_vocab(p->tokenizer);
-    bool pairs = p->vocab.input_end == INPUT_END_EOT, is_plain = p->form.form.name == NULL;
+    bool is_plain = p->form.form.name == NULL;
+    p->pairs = p->vocab.input_end == INPUT_END_EOT;
     if (options->input_end != 0) { p->vocab.input_end = (SampleInputEnd)options->input_end; }
     // pieces may be of a T5 whatever the file's name
-    pairs = pairs || (p->vocab.tokenizer == TOKENIZER_SENTENCEPIECE && p->vocab.input_end == INPUT_END_EOT);
-    if (options->input_end == 0 && !pairs && !is_plain) { p->vocab.input_end = INPUT_END_NONE; }
-    p->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
-    int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;
-    p->limits = (LoaderOptions){.max_seq_tokens = options->max_tokens,
-                                .max_target_tokens = most_target,
-                                .encoder_decoder = pairs,
-                                .long_samples = (LongSamples)options->long_samples};
+    p->pairs |= p->vocab.tokenizer == TOKENIZER_SENTENCEPIECE && p->vocab.input_end == INPUT_END_EOT;
+    if (options->input_end == 0 && !p->pairs && !is_plain) { p->vocab.input_end = INPUT_END_NONE; }
+    p->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && p->pairs);
     // every input ends with the template's text, and the newline or </s> after it
     RecordText text;
     if (p->form.custom != NULL) {
@@ -610,10 +519,8 @@ static Status open_tokenizer(Prepare* p) {
 static Status write_data_json(Prepare* p) {
     const PrepareOptions* options = p->options;
     TRY(record_template_set_prompt(&p->form, p->fields.inputs));
-    DataJson data = {.vocab = p->vocab,
-                     .inputs_field = options->fields.inputs,
-                     .targets_field = options->fields.targets,
-                     .long_samples = (LongSamples)options->long_samples};
+    DataJson data = {
+        .vocab = p->vocab, .inputs_field = options->fields.inputs, .targets_field = options->fields.targets};
     if (strcmp(options->task_field, "task") != 0) { data.task_field = options->task_field; }
     if (p->form.form.name != NULL) { data.form = p->form.form; }
     return data_json_write(&data, options->out);
@@ -631,28 +538,12 @@ static Status prepare_data(Prepare* p, char** paths, int num_paths) {
                     p->files.files[0].path, p->files.num_files > 1 ? ", ..." : "", (long long)p->num_bad);
     }
     TRY(file_make_directory(options->out));
-    if (options->lengths != NULL) {
-        static const char header[] = "n_input,n_target,task\n";
-        TRY(file_writer_open(&p->lengths, options->lengths));
-        p->writes_lengths = true;
-        file_writer_write(&p->lengths, header, sizeof header - 1);
-    }
     TRY(read_files(p, "writing samples", true));
-    if (p->splits[0].num_samples + p->splits[1].num_samples == 0 && options->max_tokens > 0) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
-                    "--long-samples cut inputs (targets are kept whole)",
-                    (long long)p->num_records, options->max_tokens);
-    }
     TRY(split_finish(p, &p->splits[0]));
     TRY(split_finish(p, &p->splits[1]));
     TRY(tokenizer_save(p->tokenizer, options->out));
     TRY(tokenizer_files_copy(options->tokenizer, options->out));
     TRY(write_data_json(p));
-    if (p->writes_lengths) {
-        p->writes_lengths = false;
-        TRY(file_writer_commit(&p->lengths));
-    }
     print_summary(p);
     return STATUS_OK;
 }
@@ -697,13 +588,6 @@ static Status parse(PrepareOptions* options, int* argc, char** argv) {
         return FAIL(STATUS_BAD_OPTION,
                     "--inputs-field: needs --targets-field as well ---> name what is to be learnt");
     }
-    bool has_limit = options->max_tokens > 0;
-    if (!has_limit && (options->max_target_tokens > 0 || options->long_samples != LONG_CUT_END)) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s: only with --max-tokens ---> give the trainer's -t, or leave it to the "
-                    "trainer, which has this option too",
-                    options->max_target_tokens > 0 ? "--max-target-tokens" : "--long-samples");
-    }
     return STATUS_OK;
 }
 
@@ -731,7 +615,6 @@ int main(int argc, char** argv) {
     if (status != STATUS_OK) { fprintf(stderr, "error: %s\n", status_message()); }
     sample_writer_abort(p.splits[0].writer);
     sample_writer_abort(p.splits[1].writer);
-    if (p.writes_lengths) { file_writer_abort(&p.lengths); }
     for (int32_t i = 0; i < p.num_tasks; i++) { free(p.tasks[i].name); }
     free(p.tasks);
     json_decref(p.task_numbers);

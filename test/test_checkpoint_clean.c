@@ -6,7 +6,6 @@
 #include "../llmc/llmc_error.h"
 #include "../llmc/checkpoint.h"
 #include "../util/checkpoint_files.h"
-#include "../trainer/logger.h"
 #include "test.h"
 
 static char directory[] = "/tmp/test_checkpoint_clean_XXXXXX";
@@ -100,7 +99,9 @@ static void an_earlier_runs_checkpoints_go(void) {
 // --- which there are ---------------------------------------------------------------------------------------
 
 static void steps_before_are_found(void) {
-    for (int step = 10; step <= 40; step += 10) { CHECK(llmc_ok(checkpoint_mark_done(directory, step))); }
+    for (int step = 10; step <= 40; step += 10) {
+        CHECK(llmc_ok(checkpoint_mark_done(directory, step, false)));
+    }
     int* steps;
     CHECK_EQ(checkpoint_list_done(directory, &steps), 4);
     for (int i = 0; i < 4; i++) { CHECK_EQ(steps[i], 10 * (i + 1)); }
@@ -108,7 +109,7 @@ static void steps_before_are_found(void) {
     CHECK_EQ(checkpoint_find_before(directory, 40), 30);
     CHECK_EQ(checkpoint_find_before(directory, 10), -1);
     CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
-    CHECK(llmc_ok(checkpoint_mark_done(directory, 21)));
+    CHECK(llmc_ok(checkpoint_mark_done(directory, 21, false)));
     CHECK_EQ(checkpoint_remove_later(directory, 20), 3);
     CHECK(!checkpoint_has_done(directory, 21));
     CHECK_EQ(checkpoint_find_latest(directory), 20);
@@ -150,7 +151,9 @@ static void newest_and_multiples_are_kept(void) {
     static const char* const late[] = {"DONE_00000999", "model_00000999.bin"};
     CHECK_EQ(checkpoint_find_latest("/nowhere/at/all"), -1);
     make(late, 2);
-    for (int step = 10; step <= 120; step += 10) { CHECK(llmc_ok(checkpoint_mark_done(directory, step))); }
+    for (int step = 10; step <= 120; step += 10) {
+        CHECK(llmc_ok(checkpoint_mark_done(directory, step, false)));
+    }
     CHECK_EQ(checkpoint_find_latest(directory), 999);
     checkpoint_prune(directory, 120, 0, 50);
     CHECK(checkpoint_has_done(directory, 10));
@@ -166,20 +169,6 @@ static void newest_and_multiples_are_kept(void) {
 
 // --- by the clock ------------------------------------------------------------------------------------------
 
-// As the trainer does: what was said before is what the next piece of the run knows.
-static char* save_timed(CheckpointTimed* timed, int step, bool is_killed) {
-    char* text = NULL;
-    size_t num_bytes;
-    checkpoint_timed_add(timed, step);
-    FILE* settings = open_memstream(&text, &num_bytes);
-    fputs("-l=0.001\n", settings);
-    checkpoint_timed_print(timed, settings);
-    fputs("-x=12\n", settings);
-    CHECK(fclose(settings) == 0 && llmc_ok(checkpoint_mark_done(directory, step)));
-    if (!is_killed) { checkpoint_timed_forget(timed, directory, 0); }
-    return text;
-}
-
 static int marks_are(int a, int b, int c) {
     int *steps, num_steps = checkpoint_list_done(directory, &steps);
     int right = num_steps == 2 + (c > 0) && steps[0] == a && steps[1] == b && (c == 0 || steps[2] == c);
@@ -188,61 +177,25 @@ static int marks_are(int a, int b, int c) {
     return right;
 }
 
-// Pieces of one or two saves each, some of them killed before they forget: two are left of all, and what
-// somebody else saved.
-static void pieces_of_a_run_forget_what_the_last_one_saved(void) {
-    CheckpointTimed timed = {.steps = {0}};
-    CHECK(llmc_ok(checkpoint_mark_done(directory, 5)));
-    int before = 0;
+// Whoever saves, two of those that nobody asked for are left, and multiples, and what somebody asked for.
+static void of_timed_ones_the_newest_two_are_kept(void) {
+    CHECK_OK(checkpoint_mark_done(directory, 5, false));
     for (int step = 10; step < 200; step += 10) {
-        bool is_killed = step % 3 == 0;
-        char* settings = save_timed(&timed, step, is_killed);
-        if (!is_killed && step > 10) { CHECK(marks_are(5, before, step)); }
-        before = step;
-        if (step % 20 == 10) {
-            checkpoint_timed_read(&timed, settings);
-            checkpoint_timed_forget(&timed, directory, 0);
-        } else if (is_killed) {
-            checkpoint_timed_forget(&timed, directory, 0);
-        }
-        free(settings);
+        CHECK_OK(checkpoint_mark_done(directory, step, true));
+        if (step % 3 == 0) { continue; }  // killed before it could prune
+        checkpoint_prune(directory, step, 0, 0);
+        if (step > 10) { CHECK(marks_are(5, step - 10, step)); }
     }
-    CHECK(marks_are(5, 180, 190));
-    checkpoint_timed_add(&timed, 200);
-    checkpoint_timed_drop(&timed, 200);
-    checkpoint_timed_drop(&timed, 200);
-    CHECK(timed.steps[0] == 190 && timed.steps[1] == 180 && timed.steps[2] == 0);
-    CHECK_EQ(checkpoint_remove_others(directory, -1), 3);
-}
-
-static void a_multiple_is_kept(void) {
-    CheckpointTimed timed = {.steps = {40, 30, 20}}, same = timed;
-    CHECK(llmc_ok(checkpoint_mark_done(directory, 20)));
-    CHECK_EQ(checkpoint_timed_forget(&timed, directory, 10), 0);
-    CHECK(checkpoint_has_done(directory, 20));
-    CHECK_EQ(checkpoint_timed_forget(&same, directory, 15), 20);
-    CHECK(!checkpoint_has_done(directory, 20));
-}
-
-static void other_settings_have_no_such_line(void) {
-    const char* texts[] = {"",
-                           "-l=1\n",
-                           "x saved by the clock=3 \n",
-                           "saved by the clock=\n",
-                           "saved by the clock=x1",
-                           "saved by the clock=-4 ",
-                           "saved by the clock=99999999999 ",
-                           "saved by the clock=07 "};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        CheckpointTimed timed = {.steps = {1, 2, 3}};
-        checkpoint_timed_read(&timed, texts[i]);
-        CHECK(timed.steps[0] == 0 && timed.steps[1] == 0 && timed.steps[2] == 0);
-    }
-    CheckpointTimed timed;
-    checkpoint_timed_read(&timed, NULL);
-    CHECK_EQ(timed.steps[0], 0);
-    checkpoint_timed_read(&timed, "saved by the clock=4 3 2 1 \n");
-    CHECK(timed.steps[0] == 4 && timed.steps[1] == 3 && timed.steps[2] == 2);
+    CHECK_OK(checkpoint_mark_done(directory, 180, false));
+    CHECK_OK(checkpoint_mark_done(directory, 200, true));
+    CHECK_OK(checkpoint_mark_done(directory, 210, true));
+    checkpoint_prune(directory, 210, 0, 19);
+    CHECK(checkpoint_has_done(directory, 180) && checkpoint_has_done(directory, 190));
+    checkpoint_prune(directory, 200, 0, 0);  // up to that step: two
+    CHECK(checkpoint_has_done(directory, 190));
+    checkpoint_prune(directory, 210, 0, 0);
+    CHECK(!checkpoint_has_done(directory, 190) && checkpoint_has_done(directory, 180));
+    CHECK_EQ(checkpoint_remove_others(directory, -1), 4);
 }
 
 int main(void) {
@@ -252,9 +205,7 @@ int main(void) {
     RUN(steps_before_are_found);
     RUN(names_of_a_folder_count);
     RUN(newest_and_multiples_are_kept);
-    RUN(pieces_of_a_run_forget_what_the_last_one_saved);
-    RUN(a_multiple_is_kept);
-    RUN(other_settings_have_no_such_line);
+    RUN(of_timed_ones_the_newest_two_are_kept);
     for (int i = 0; i < UNFINISHED + OTHERS; i++) {
         char path[256];
         path_of(path, i < UNFINISHED ? unfinished[i] : others[i - UNFINISHED]);

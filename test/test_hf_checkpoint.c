@@ -253,7 +253,7 @@ static void a_broken_file_is_told_by_its_own_kind(void) {
             CHECK_OK(checkpoint_create_model(of_run, &config));
             if (step == 8) { CHECK_OK(checkpoint_file_rename(of_run)); }
         }
-        CHECK_OK(checkpoint_mark_done(folder, 8));
+        CHECK_OK(checkpoint_mark_done(folder, 8, false));
         CHECK(models_read_config(&config, folder, 0, 0) && config.max_seq_len == 8);
         CHECK(strcmp(config.kind->name, kinds[i]) == 0);
         CHECK_EQ(truncate(path, 2000), 0);

@@ -71,7 +71,7 @@ typedef struct {
     double saved_s;          // when, by dynapipe_seconds()
     double lowest_loss;      // of validation, with --keep-best or --patience ...
     int lowest_step;         // ... after this step; -1: none
-    CheckpointTimed timed;   // without -n and -nk: saved by the clock or on a signal
+    bool is_timed;           // the save at hand is the clock's or a signal's, without -n and -nk
     bool warned_of_model;    // a difference of -e was reported
     char* saved_model_name;  // -e at the begin of a resumed run
     bool replaces_earlier;  // --overwrite 1, and nothing saved yet: the earlier run's checkpoints still exist
@@ -305,8 +305,6 @@ static char* settings_of(const Trainer* t) {
     }
     settings_add_number(memory, "-d",
                         (double)t->batch_tokens);  // the flag's 0 depends on the number of ranks
-    // A resumed and completed run is bit-identical to an uninterrupted one.
-    if (t->step < t->num_steps) { checkpoint_timed_print(&t->timed, memory); }
     return fclose(memory) == 0 ? text : NULL;
 }
 
@@ -981,7 +979,7 @@ static Status commit(Trainer* t, const Saving* saving) {
     if (num_later > 0 && !t->replaces_earlier) {
         printf("-o %s: removed %d checkpoints of steps after %d\n", directory, num_later, t->step);
     }
-    return checkpoint_mark_done(directory, t->step);
+    return checkpoint_mark_done(directory, t->step, t->is_timed);
 }
 
 static bool save_all(Trainer* t, Saving* saving) {
@@ -1112,10 +1110,8 @@ static void resume(Trainer* t) {
     }
     t->step = run.step;
     check(t, dynapipe_restore(t->dp, run.record.position, run.record.position_bytes, run.step));
-    checkpoint_timed_read(&t->timed, run.record.settings);  // one of the settings that are compared
     compare_settings(t, run.record.settings);
     if (t->is_main) {
-        checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
         printf("resumed from %s, step %d%s\n", path, t->step,
                t->step >= t->num_steps ? ": nothing is left to train ---> a larger -x" : "");
     }
@@ -1410,16 +1406,10 @@ static void maybe_save(Trainer* t, bool is_last, bool is_told) {
     double now_s = dynapipe_seconds(t->dp);
     bool is_due = is_last || is_told || save_interval_is_due(&t->save_every, t->step, now_s - t->saved_s);
     if (flags->output_dir == NULL || t->step == t->saved_step || !is_due) { return; }
-    bool is_timed = !is_last && flags->checkpoint_every == NULL && flags->checkpoints_keep <= 0;
-    if (is_timed) { checkpoint_timed_add(&t->timed, t->step); }
+    t->is_timed = !is_last && flags->checkpoint_every == NULL && flags->checkpoints_keep <= 0;
     save(t);
     t->saved_step = t->step;
     t->saved_s = now_s;
-    if (t->save_failed) {
-        checkpoint_timed_drop(&t->timed, t->step);
-    } else if (is_timed && t->is_main) {
-        checkpoint_timed_forget(&t->timed, flags->output_dir, flags->checkpoints_major);
-    }
 }
 
 static void print_stopped(const Trainer* t, int first_step) {

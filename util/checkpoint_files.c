@@ -471,11 +471,13 @@ static bool is_name(const char* text, CheckpointName name, const char* tail, int
            strcmp(end + end_chars, tail) == 0;
 }
 
-Status checkpoint_mark_done(const char* directory, int step) {
+Status checkpoint_mark_done(const char* directory, int step, bool timed) {
+    static const char why[] = "by the clock or a signal\n";
     char path[CHECKPOINT_PATH_CHARS];
     CheckpointFile file;
     checkpoint_path(path, directory, CHECKPOINT_DONE_FILE, step);
     TRY(checkpoint_file_create(&file, path, 0));
+    if (timed) { TRY(checkpoint_file_write(&file, why, sizeof why - 1, 0)); }
     TRY(checkpoint_file_sync(&file));
     return checkpoint_file_rename(path);
 }
@@ -547,13 +549,22 @@ int checkpoint_remove_later(const char* directory, int step) {
     return num_steps - first;
 }
 
+static bool is_timed(const char* directory, int step) {
+    char path[CHECKPOINT_PATH_CHARS];
+    struct stat about;
+    checkpoint_path(path, directory, CHECKPOINT_DONE_FILE, step);
+    return stat(path, &about) == 0 && about.st_size > 0;
+}
+
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {
-    if (keep_newest <= 0) { return; }
-    int* steps;
-    int num_steps = checkpoint_list_done(directory, &steps);
-    while (num_steps > 0 && steps[num_steps - 1] > step) { num_steps--; }
-    for (int i = 0; i < num_steps - keep_newest; i++) {
-        if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }
+    enum { TIMED_KEPT = 2 };
+    int *steps, num_met = 0;
+    for (int i = checkpoint_list_done(directory, &steps) - 1; i >= 0; i--) {
+        if (steps[i] > step) { continue; }
+        num_met += keep_newest > 0 || is_timed(directory, steps[i]);
+        bool is_kept = keep_newest > 0 ? num_met <= keep_newest
+                                       : num_met <= TIMED_KEPT || !is_timed(directory, steps[i]);
+        if (is_kept || (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0)) { continue; }
         checkpoint_remove(directory, steps[i]);
     }
     free(steps);

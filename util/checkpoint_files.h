@@ -5,7 +5,8 @@ model and the layout of its values (llmc/checkpoint.c, dynapipe_plugin/adapters)
 
     model_00000100.bin         256 int32, then values of 2 or 4 bytes
     state_00000100_00000.bin   256 int32, then m, v and maybe master weights in float32, then the run's record
-    DONE_00000100              empty: both files are complete
+    DONE_00000100              both files are complete; not empty: nobody asked for them but the clock or a
+signal
 
 Header of a state file: [0] magic 20240527, [1] version 1, [2] processes 1, [3] rank 0, [4] has master
 weights, [5] loader shuffles 0, [10] step, [20..23] random states (of forks), [200..239] the first 40 of its
@@ -125,7 +126,8 @@ void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, Che
 // The number of characters at `text` that form a step with at least the required digits; 0: none.
 int checkpoint_step_parse(const char* text, int least_digits, int* step);
 
-Status checkpoint_mark_done(const char* directory, int step);
+// timed: saved by the clock or on a signal, which checkpoint_prune() keeps few of.
+Status checkpoint_mark_done(const char* directory, int step, bool timed);
 // Called before a step overwrites an earlier run's, so that a mark never covers a model of one run and a
 // state of another.
 void checkpoint_unmark(const char* directory, int step);
@@ -138,8 +140,9 @@ bool checkpoint_has_done(const char* directory, int step);
 // Deletes later checkpoints, of an abandoned run (-y STEP, --overwrite), before the mark of `step` is
 // written: the newest mark is always one of the last run. Returns how many.
 int checkpoint_remove_later(const char* directory, int step);
-// Of the complete steps up to `step`, deletes all but the newest `keep_newest` (0: keep all) and the
-// multiples of `keep_multiples_of` (0: no such exception).
+// Of the complete steps up to `step`, deletes all but the newest `keep_newest` and the multiples of
+// `keep_multiples_of` (0: no such exception). keep_newest 0: of those that are marked as timed, all but the
+// newest two; two, since the newest may turn out damaged.
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of);
 // Removes temporary files of a killed run; not while a run is active there. Returns how many.
 int checkpoint_remove_leftovers(const char* directory);

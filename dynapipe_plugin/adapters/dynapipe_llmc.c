@@ -197,7 +197,6 @@ void dynapipe_tensors_copy(const DynapipeTensors* tensors, const DynapipeSlice* 
 // === session ========================================================================================
 enum {
     MAX_SAID = 16,
-    TIMED_KEPT = 2,  // checkpoints that nobody asked for must not fill a disk: so many of these are kept
 };
 
 struct DynapipeLlmc {
@@ -222,10 +221,9 @@ struct DynapipeLlmc {
     bool has_dumped;  // dump-gradients is done
     bool has_begun;   // from a checkpoint, or anew in a folder that may have some
     SaveInterval save_every;
-    int32_t tried_step, saved_step;   // last tried to save; last saved or resumed from; -1: none
-    double saved_s;                   // when, by dynapipe_seconds()
-    bool is_timed, save_failed;       // the save at hand is the clock's alone; the last failed
-    int32_t timed_steps[TIMED_KEPT];  // such saves, newest first; 0: none
+    int32_t tried_step, saved_step;  // last tried to save; last saved or resumed from; -1: none
+    double saved_s;                  // when, by dynapipe_seconds()
+    bool is_timed, save_failed;      // the save at hand is the clock's alone; the last failed
 };
 
 static bool is_main(const DynapipeLlmc* run) {
@@ -886,7 +884,7 @@ static Status commit(const DynapipeLlmc* run, const Checkpoint* c, const char* d
     TRY(checkpoint_file_rename(c->model));
     TRY(checkpoint_file_rename(c->state));
     checkpoint_remove_later(directory, step);
-    return checkpoint_mark_done(directory, step);
+    return checkpoint_mark_done(directory, step, run->is_timed);
 }
 
 // Whether all ranks succeeded; each that failed prints why. The sums are added.
@@ -914,19 +912,11 @@ static bool save(DynapipeLlmc* run, Checkpoint* c, const char* directory, int32_
     return all_wrote(run, is_main(run) ? commit(run, c, directory, step) : STATUS_OK, "checkpoint", c);
 }
 
-// Of what the clock alone had saved, the newest are kept; a checkpoint that somebody asked for stays.
-static void drop_timed(DynapipeLlmc* run, const char* directory, int32_t step) {
-    if (!run->is_timed) { return; }
-    int32_t oldest = run->timed_steps[TIMED_KEPT - 1];
-    memmove(run->timed_steps + 1, run->timed_steps, sizeof(int32_t) * (TIMED_KEPT - 1));
-    run->timed_steps[0] = step;
-    if (oldest > 0 && is_main(run)) { checkpoint_remove(directory, oldest); }
-}
-
 void dynapipe_llmc_save(DynapipeLlmc* run, const char* directory) {
     const int32_t step = run->step;
     if (step == run->tried_step) {
-        if (run->timed_steps[0] == step) { run->timed_steps[0] = 0; }  // now somebody asks for it
+        bool is_there = is_main(run) && checkpoint_has_done(directory, step);
+        if (is_there) { (void)checkpoint_mark_done(directory, step, false); }  // now somebody asks for it
         return;
     }
     Checkpoint c;
@@ -937,8 +927,10 @@ void dynapipe_llmc_save(DynapipeLlmc* run, const char* directory) {
     if (saved) {
         run->saved_step = step;
         run->saved_s = dynapipe_seconds(run->dp);
-        drop_timed(run, directory, step);
-        if (is_main(run)) { printf("saved %s\n", c.model); }
+        if (is_main(run)) {
+            checkpoint_prune(directory, step, 0, 0);
+            printf("saved %s\n", c.model);
+        }
         fflush(stdout);
     } else if (is_main(run)) {
         checkpoint_file_remove_tmp(c.model);

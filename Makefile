@@ -55,7 +55,7 @@ PREPARE_OBJS   := $(DYNAPIPE_PREPARE_SRCS:%.c=$(OUT)/%.o)
 RECORD_OBJS    := $(filter $(OUT)/dataloader/records/%,$(PREPARE_OBJS))
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
-TRAINER_OBJS = $(patsubst %,$(OUT)/%.o,trainer/trainer trainer/train_flags trainer/logger trainer/answers dataloader/data_json)
+TRAINER_OBJS = $(patsubst %,$(OUT)/%.o,trainer/trainer trainer/train_flags trainer/run_files trainer/answers dataloader/data_json)
 # this repository's models as the plugin takes them
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model)
 GENERATOR_OBJS = $(OUT)/trainer/generator.o $(OUT)/dataloader/data_json.o
@@ -201,7 +201,7 @@ $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
-$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/train_flags.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/run_files.o $(OUT)/trainer/train_flags.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
         $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@

@@ -52,7 +52,7 @@ fi
 
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
 sources=$(ls util/*.c dynapipe_plugin/plan/*.c \
-    dynapipe_plugin/adapters/*.c trainer/logger.c trainer/train_flags.c \
+    dynapipe_plugin/adapters/*.c trainer/run_files.c trainer/train_flags.c \
     $(ls dynapipe_plugin/run/*.c | grep -v transport_mpi) dynapipe_plugin/measure/*.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/bpe.c dataloader/prepare/sample_writer.c tool/*.c \
     llmc/*.c llmc/cpu/*.c test/fuzz/memory_files.c)
 object_of() { echo "$objects_at/${1//\//_}.o"; }

@@ -7,7 +7,7 @@
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/llmc_error.h"
 #include "../trainer/answers.h"
-#include "../trainer/logger.h"
+#include "../trainer/run_files.h"
 #include "../trainer/train_flags.h"
 #include "../util/numbers.h"
 #include "../util/options.h"
@@ -244,28 +244,26 @@ static void logs_continue_after_a_step(void) {
     CHECK(mkdtemp(directory) != NULL);
     snprintf(path, sizeof path, "%s/main.log", directory);
     for (int i = 0; i < 3; i++) {
-        Logger logger, other;
-        CHECK_OK(logger_open(&logger, directory));
-        CHECK_FAILS(logger_open(&other, directory), STATUS_IO, "main.log: another run writes here --->");
-        CHECK_OK(logger_cut(&logger, steps[i]));
-        if (i == 0) { logger_val(&logger, 0, 11.02314f); }
-        if (i == 0) { logger_train(&logger, 7, 10.98768f, 3e-4f, 15.384f); }
-        logger_val(&logger, 8, i == 0 ? 9.0f : 2.0f);
+        LineLog log, other;
+        CHECK_OK(main_log_open(&log, directory));
+        CHECK_FAILS(main_log_open(&other, directory), STATUS_IO, "main.log: another run writes here --->");
+        CHECK_OK(line_log_cut(&log, steps[i]));
+        if (i == 0) { main_log_val(&log, 0, 11.02314f); }
+        if (i == 0) { main_log_train(&log, 7, 10.98768f, 3e-4f, 15.384f); }
+        main_log_val(&log, 8, i == 0 ? 9.0f : 2.0f);
         FILE* file = fopen(path, "r");  // before close: every line is written at once
         text[file != NULL ? fread(text, 1, 1023, file) : 0] = '\0';
         if (file != NULL) { fclose(file); }
         CHECK(strcmp(text, expected[i]) == 0);
-        CHECK(!logger_has_lost(&logger));
-        logger_close(&logger);
+        CHECK(log.num_lost == 0);
+        line_log_close(&log);
     }
     unlink(path);
     rmdir(directory);
-    Logger logger;
-    CHECK_OK(logger_open(&logger, NULL));
-    logger_train(&logger, 1, 1.0f, 1.0f, 1.0f);
-    CHECK(!logger_has_lost(&logger));
-    CHECK_FAILS(logger_open(&logger, "/nowhere/at/all"), STATUS_IO,
-                "/nowhere/at/all/main.log: cannot open: ");
+    LineLog log = {.is_open = false};
+    main_log_train(&log, 1, 1.0f, 1.0f, 1.0f);
+    CHECK(log.num_lost == 0);
+    CHECK_FAILS(main_log_open(&log, "/nowhere/at/all"), STATUS_IO, "/nowhere/at/all/main.log: cannot open: ");
 }
 
 // --- scores ------------------------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
-// trainer.c -- the training run: data and ranks by the plugin (dynapipe.h), the model, the output folder and
-// an earlier run in it, checkpoints, validation, the loop.
+// trainer.c -- the training run: data and ranks by the plugin (dynapipe.h), the model of -e or of an earlier
+// run in -o (run_files.h), exports, validation, the loop.
 #include "trainer.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,19 +22,13 @@
 #include "../util/program.h"
 #include "answers.h"
 #include "llmc_model.h"
-#include "logger.h"
+#include "run_files.h"
 #include "train_flags.h"
 
 enum { WRONG_USE = 2 };  // exit status
 
 // The model's origin: a descriptor, a checkpoint, Hugging Face's files, -o's newest checkpoint.
 typedef enum { MODEL_NEW, MODEL_CHECKPOINT, MODEL_HF, MODEL_RESUMED } ModelSource;
-
-// The seals of the initial files, and the sums of what this rank read of them.
-typedef struct {
-    CheckpointSeal model, state;
-    uint64_t model_sum, state_sum;
-} Verification;
 
 typedef struct {
     const ModelKind* kind;
@@ -59,235 +50,29 @@ typedef struct {
     Optimizer optimizer;
     double* squares;  // of parameters by tensor; NULL if not needed
     LrSchedule lr_schedule;
-    Logger logger;
+    RunFiles files;
     bool warned_of_output;  // standard output is lost
     Outlier loss_outlier, norm_outlier;
-    int step, num_steps;  // optimizer steps done, of the run
-    int resume_step;      // of the checkpoint in -o to resume from; -1: none
-    Verification begun;
+    int step, num_steps;                      // optimizer steps done, of the run
     char newest_path[CHECKPOINT_PATH_CHARS];  // of the run's folder in -e
     SaveInterval save_every;
     int saved_step;          // last saved or resumed
     double saved_s;          // when, by dynapipe_seconds()
     double lowest_loss;      // of validation, with --keep-best or --patience ...
     int lowest_step;         // ... after this step; -1: none
-    bool is_timed;           // the save at hand is the clock's or a signal's, without -n and -nk
     bool warned_of_model;    // a difference of -e was reported
     char* saved_model_name;  // -e at the begin of a resumed run
-    bool replaces_earlier;  // --overwrite 1, and nothing saved yet: the earlier run's checkpoints still exist
-    bool save_failed;       // the last checkpoint could not be written
-    bool has_kept_tokens;   // the data's tokenizer lies beside the checkpoints
-    bool made_output, made_export;  // this run made -o, --export-hf
+    bool has_kept_tokens;    // the data's tokenizer lies beside the checkpoints
 } Trainer;
 
-// --- errors: rank 0 prints one line, and all ranks end -----------------------------------------------------
-
-// Folders that a failed start has made and left empty, but for a log without a line.
-static void remove_empty(const Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS];
-    struct stat about;
-    if (t->made_export) { rmdir(t->flags.export_dir); }
-    if (!t->made_output) { return; }
-    snprintf(path, sizeof path, "%.*s/main.log", CHECKPOINT_PATH_CHARS - 32, t->flags.output_dir);
-    if (stat(path, &about) == 0 && about.st_size == 0) { unlink(path); }
-    rmdir(t->flags.output_dir);
-}
-
-__attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, int exit_status,
-                                                                    const char* format, ...) {
-    char why[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
-    va_end(args);
-    remove_empty(t);
-    dynapipe_abort(t->dp, why);
-    exit(exit_status);
-}
-
-#define die(t, ...) end_run(t, EXIT_FAILURE, __VA_ARGS__)
-#define refuse(t, ...) end_run(t, WRONG_USE, __VA_ARGS__)
-
-// Of the plugin: every rank finds the same errors in options and data.
-static void check(Trainer* t, int code) {
-    if (code == 0) { return; }
-    remove_empty(t);
-    dynapipe_abort(t->dp, dynapipe_error());
-    exit(dynapipe_exit_status(code));
-}
-
-// Sums over all ranks, the same bits everywhere.
-static void sums(Trainer* t, double* values, int num_values) {
-    check(t, dynapipe_sum(t->dp, values, num_values));
-}
-
-static double sum(Trainer* t, double value) {
-    sums(t, &value, 1);
-    return value;
-}
-
-// An error on any rank ends all.
-static void agree(Trainer* t, Status status) {
-    if (sum(t, status == STATUS_OK ? 0 : 1) > 0) { die(t, "%s", status_message()); }
-}
-
-// Of all ranks with the same parameters, or the same shard, the one that saves them.
-static bool owns_params(const Trainer* t) {
-    return dynapipe_replica(t->dp) == 0;
-}
-
-static bool owns_moments(const Trainer* t) {
-    return dynapipe_replica(t->dp) == 0 || t->flags.zero_stage > 0;
-}
-
-// Progress lines on the main rank: "saving step 100". step < 0: none; num_bytes 0: unknown.
-static SlowNotice* notice_begin(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
-    char what[96];
-    if (!t->is_main) { return NULL; }
-    snprintf(what, sizeof what, step >= 0 ? "%s step %d" : "%s", doing, step);
-    return slow_notice_begin(what, num_bytes > 0 ? checkpoint_file_bytes_done : NULL, num_bytes);
-}
-
-static void path_of_step(const Trainer* t, char out[CHECKPOINT_PATH_CHARS], CheckpointName name, int step) {
-    checkpoint_path(out, t->flags.output_dir, name, step);
-}
+#define die(t, ...) run_end(&(t)->files, EXIT_FAILURE, __VA_ARGS__)
+#define refuse(t, ...) run_end(&(t)->files, WRONG_USE, __VA_ARGS__)
+#define check(t, code) run_check(&(t)->files, code)
 
 static const char* path_of_best(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/model_best.bin", CHECKPOINT_PATH_CHARS - 32,
              t->flags.output_dir);
     return out;
-}
-
-// --- sums of 64 bits ---------------------------------------------------------------------------------------
-
-// As doubles that can be added without rounding: 16 bits each.
-enum { NUM_PIECES = 4 };
-
-static void to_pieces(double pieces[NUM_PIECES], uint64_t number) {
-    for (int i = 0; i < NUM_PIECES; i++) { pieces[i] = (double)((number >> (16 * i)) & 0xffff); }
-}
-
-static uint64_t from_pieces(const double pieces[NUM_PIECES]) {
-    uint64_t number = 0;
-    for (int i = 0; i < NUM_PIECES; i++) { number += (uint64_t)pieces[i] << (16 * i); }
-    return number;
-}
-
-// Adds two numbers over all ranks, mod 2^64; did all succeed? A rank that did not prints why.
-static bool all_wrote(Trainer* t, Status status, uint64_t* model_sum, uint64_t* state_sum, const char* what) {
-    double values[1 + 2 * NUM_PIECES] = {status == STATUS_OK ? 0 : 1};
-    if (status != STATUS_OK) { fprintf(stderr, "warning: %s not saved: %s\n", what, status_message()); }
-    to_pieces(values + 1, *model_sum);
-    to_pieces(values + 1 + NUM_PIECES, *state_sum);
-    sums(t, values, 1 + 2 * NUM_PIECES);
-    *model_sum = from_pieces(values + 1);
-    *state_sum = from_pieces(values + 1 + NUM_PIECES);
-    return values[0] == 0;
-}
-
-static bool all_succeeded(Trainer* t, Status status, const char* what) {
-    return all_wrote(t, status, &(uint64_t){0}, &(uint64_t){0}, what);
-}
-
-// --- the output folder -------------------------------------------------------------------------------------
-
-static bool has_bytes(const char* directory, const char* name) {
-    char path[CHECKPOINT_PATH_CHARS];
-    struct stat about;
-    snprintf(path, sizeof path, "%.*s/%s", CHECKPOINT_PATH_CHARS - 32, directory, name);
-    return stat(path, &about) == 0 && about.st_size > 0;
-}
-
-static bool is_in(const char* directory, const char* file) {
-    char folder[PATH_MAX], path[PATH_MAX];
-    if (realpath(directory, folder) == NULL || realpath(file, path) == NULL) { return false; }
-    size_t num_chars = strlen(folder);
-    return strncmp(folder, path, num_chars) == 0 && path[num_chars] == '/';
-}
-
-static Status check_earlier_run(const Trainer* t) {
-    const TrainFlags* flags = &t->flags;
-    const char* directory = flags->output_dir;
-    int latest = checkpoint_find_latest(directory);
-    bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
-    if (flags->overwrite && is_in(directory, flags->model)) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "--overwrite 1: would delete -e, which is in -o %s ---> another -o, or move the model",
-                    checkpoint_path_tail(directory));
-    }
-    if (flags->resume == 1 && latest < 0) {
-        printf("-o %s: no checkpoint to resume from: starting a new run%s\n", directory,
-               has_logs ? " and replacing the logs" : "");
-    }
-    if ((latest < 0 && !has_logs) || flags->overwrite || flags->resume) { return STATUS_OK; }
-    char what[64] = "logs, no checkpoint";
-    if (latest >= 0) { snprintf(what, sizeof what, "checkpoints up to step %d", latest); }
-    return FAIL(STATUS_BAD_FORMAT,
-                "-o %s: has an earlier run (%s) ---> -y 1 resumes it; another -o keeps the runs "
-                "apart; --overwrite 1 replaces it",
-                checkpoint_path_tail(directory), what);
-}
-
-// Locks main.log for this run, and refuses to replace an earlier one unless asked to. With the lock,
-// temporary files are those of a killed run.
-static Status open_on_main(Trainer* t) {
-    const char* directory = t->flags.output_dir;
-    if (t->flags.export_dir != NULL) { hf_checkpoint_abort(t->flags.export_dir); }
-    if (directory == NULL) { return STATUS_OK; }
-    TRY(logger_open(&t->logger, directory));
-    TRY(check_earlier_run(t));
-    int num_removed = checkpoint_remove_leftovers(directory);
-    if (num_removed > 0) {
-        printf("-o %s: removed %d unfinished files of a killed run\n", directory, num_removed);
-    }
-    return STATUS_OK;
-}
-
-// After the first checkpoint of a run with --overwrite 1.
-static void replace_earlier(Trainer* t) {
-    if (!t->replaces_earlier) { return; }
-    t->replaces_earlier = false;
-    int num_removed = checkpoint_remove_others(t->flags.output_dir, t->step);
-    if (num_removed > 0) {
-        printf("-o %s: removed %d checkpoints of the earlier run\n", t->flags.output_dir, num_removed);
-    }
-    if (t->lowest_step < 0) { unlink(path_of_best(t, (char[CHECKPOINT_PATH_CHARS]){0})); }
-}
-
-// Every rank must see in `path` what rank 0 sees there.
-static void must_be_shared(Trainer* t, const char* path, bool differs, const char* problem) {
-    double num = sum(t, differs);
-    if (num == 0) { return; }
-    die(t, "%.80s: %.0f of %d ranks %s ---> a folder shared by all machines", checkpoint_path_tail(path), num,
-        dynapipe_num_ranks(t->dp), problem);
-}
-
-// With a file of the main rank, now rather than at the first checkpoint.
-static void check_shared(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS];
-    path_of_step(t, path, CHECKPOINT_DONE_FILE, 0);
-    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that is cleaned up as a leftover
-    FILE* file = t->is_main ? fopen(path, "w") : NULL;
-    if (file != NULL) { fclose(file); }
-    sum(t, 0);  // the file exists
-    must_be_shared(t, t->flags.output_dir, access(path, F_OK) != 0, "do not see what rank 0 writes there");
-    if (t->is_main) { unlink(path); }
-}
-
-// Cuts the logs back to the step that the run begins with.
-static Status begin_logs(Trainer* t, bool is_new) {
-    if (!is_new) { return logger_cut(&t->logger, t->step); }
-    char metrics[CHECKPOINT_PATH_CHARS];
-    t->replaces_earlier = t->flags.overwrite != 0;
-    snprintf(metrics, sizeof metrics, "%.*s/metrics.jsonl", CHECKPOINT_PATH_CHARS - 32, t->flags.output_dir);
-    unlink(metrics);
-    return logger_cut(&t->logger, -1);
-}
-
-static void begin_output(Trainer* t, ModelSource source) {
-    if (t->flags.output_dir == NULL) { return; }
-    if (source != MODEL_RESUMED) { check_shared(t); }  // find_begin() has compared a resumed run's files
-    agree(t, t->is_main ? begin_logs(t, source != MODEL_RESUMED) : STATUS_OK);
 }
 
 // --- settings of the run -----------------------------------------------------------------------------------
@@ -347,6 +132,7 @@ static void open_data(Trainer* t) {
     };
     check(t, dynapipe_open_data(t->dp, &run));
     check(t, dynapipe_data_info(t->dp, &t->info));
+    t->files.vocab_hash = t->info.vocab_hash;
     size_t num_tasks = (size_t)t->info.num_tasks;
     t->task_loss = (double*)calloc(3 * num_tasks, sizeof(double));
     t->task_names = (const char**)calloc(num_tasks, sizeof(char*));
@@ -360,130 +146,6 @@ static void open_data(Trainer* t) {
     printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than -t %d cut, %lld skipped\n",
            (long long)t->info.num_samples, t->info.num_tasks, (long long)t->info.num_tokens,
            (long long)t->info.num_truncated, flags->seq_tokens, (long long)t->info.num_skipped);
-}
-
-// --- which checkpoint to begin with ------------------------------------------------------------------------
-
-static int step_asked_for(const TrainFlags* flags) {
-    enum { NEWEST = 1 };
-    if (flags->resume == 0) { return -1; }
-    if (flags->resume == NEWEST) { return checkpoint_find_latest(flags->output_dir); }
-    return checkpoint_has_done(flags->output_dir, flags->resume) ? flags->resume : -1;
-}
-
-// "10, 20, 30", only the newest if there is no room for all.
-static void list_steps(char* out, size_t out_chars, const char* directory) {
-    int* steps;
-    int num_steps = checkpoint_list_done(directory, &steps);
-    enum { CHARS_A_STEP = 12 };
-    int most = (int)(out_chars / CHARS_A_STEP) - 1, first = num_steps > most ? num_steps - most : 0;
-    size_t used = (size_t)snprintf(out, out_chars, "%s", first > 0 ? "..., " : "");
-    for (int i = first; i < num_steps; i++) {
-        used += (size_t)snprintf(out + used, out_chars - used, "%s%d", i > first ? ", " : "", steps[i]);
-    }
-    free(steps);
-}
-
-// Sets resume_step. All ranks must find the same files. A collective.
-static void find_begin(Trainer* t, ModelSource source) {
-    enum { STEP, MODEL, STATE = MODEL + NUM_PIECES, NUM_VALUES = STATE + NUM_PIECES };
-    const char* directory = t->flags.output_dir;
-    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS] = "", steps[120];
-    double mine[NUM_VALUES] = {0}, main[NUM_VALUES];
-    snprintf(model_path, sizeof model_path, "%s", t->flags.model);
-    mine[STEP] = t->resume_step = step_asked_for(&t->flags);
-    if (t->resume_step >= 0) {
-        path_of_step(t, model_path, CHECKPOINT_MODEL_FILE, t->resume_step);
-        path_of_step(t, state_path, CHECKPOINT_STATE_FILE, t->resume_step);
-        to_pieces(mine + STATE, checkpoint_fingerprint(state_path));
-    }
-    bool is_file = t->resume_step >= 0 || source != MODEL_NEW;
-    if (is_file) { to_pieces(mine + MODEL, checkpoint_fingerprint(model_path)); }
-    for (int i = 0; i < NUM_VALUES; i++) { main[i] = t->is_main ? mine[i] : 0; }
-    sums(t, main, NUM_VALUES);
-    if (directory != NULL) {
-        must_be_shared(t, directory, mine[STEP] != main[STEP], "find another newest checkpoint than rank 0");
-    }
-    bool other_model = memcmp(mine + MODEL, main + MODEL, NUM_PIECES * sizeof *mine) != 0;
-    bool other_state = memcmp(mine + STATE, main + STATE, NUM_PIECES * sizeof *mine) != 0;
-    must_be_shared(t, model_path, other_model, "have another file there than rank 0, or cannot read it");
-    must_be_shared(t, state_path, other_state, "have another file there than rank 0, or cannot read it");
-    if (t->flags.resume <= 1 || t->resume_step >= 0) { return; }
-    list_steps(steps, sizeof steps, directory);
-    die(t, "-y %d: no finished checkpoint of that step in -o %.80s ---> %s%s", t->flags.resume,
-        checkpoint_path_tail(directory), steps[0] != '\0' ? "one of these: -y " : "there is none: omit -y",
-        steps);
-}
-
-// Of a damaged checkpoint to resume from: names the newest one before it.
-static void die_of_checkpoint(Trainer* t) {
-    const char *error = status_message(), *directory = t->flags.output_dir, *remedy = strstr(error, " ---> ");
-    int what_chars = remedy != NULL ? (int)(remedy - error) : (int)strlen(error);
-    int older = checkpoint_find_before(directory, t->resume_step);
-    if (older > 1) {
-        die(t, "%.*s ---> -y %d resumes from step %d, the newest before it", what_chars, error, older, older);
-    }
-    if (older >= 0) {  // -y 1 takes the newest
-        die(t, "%.*s ---> remove DONE_%08d from -o %.80s, then -y 1 resumes from step %d", what_chars, error,
-            t->resume_step, checkpoint_path_tail(directory), older);
-    }
-    die(t, "%.*s ---> -o %.80s has no finished checkpoint before it: start a new run, with another -o",
-        what_chars, error, checkpoint_path_tail(directory));
-}
-
-// The same ids mean other words with another tokenizer.
-static void check_vocabulary(Trainer* t, const char* path) {
-    uint64_t ours = t->info.vocab_hash, theirs = t->begun.model.vocab_hash;
-    if (ours == theirs || ours == 0 || theirs == 0) { return; }
-    die(t,
-        "%.200s: trained on tokens of vocabulary %016llx, -i %.80s has those of %016llx ---> data of this "
-        "model's tokenizer, or another -e",
-        checkpoint_path_tail(path), (unsigned long long)theirs, checkpoint_path_tail(t->flags.train_pattern),
-        (unsigned long long)ours);
-}
-
-static Status read_seals_of(Trainer* t, ModelSource source, const char* model_path) {
-    Verification* begun = &t->begun;
-    char state_path[CHECKPOINT_PATH_CHARS];
-    int32_t model[CHECKPOINT_HEADER_INTS], state[CHECKPOINT_HEADER_INTS];
-    TRY(checkpoint_header_read(model, model_path));
-    TRY(checkpoint_seal_get(&begun->model, model, model_path));
-    if (source != MODEL_RESUMED) { return STATUS_OK; }
-    path_of_step(t, state_path, CHECKPOINT_STATE_FILE, t->resume_step);
-    TRY(checkpoint_header_read(state, state_path));
-    TRY(checkpoint_seal_get(&begun->state, state, state_path));
-    return checkpoint_seal_check_pair(model, model_path, state, state_path, t->resume_step);
-}
-
-// Checks that the headers of a checkpoint (with -y also its state's) are as sealed, belong together, and
-// match the data's vocabulary.
-static void read_seals(Trainer* t, ModelSource source, const char* model_path) {
-    bool verify = t->flags.verify != 0;
-    if (read_seals_of(t, source, model_path) != STATUS_OK && verify) {
-        if (source == MODEL_RESUMED) { die_of_checkpoint(t); }
-        die(t, "%s", status_message());
-    }
-    check_vocabulary(t, model_path);
-    if (t->is_main && (!verify || !t->begun.model.is_sealed)) {
-        printf(verify ? "%s: not sealed (written by llm.c or another program), not verified\n"
-                      : "--verify 0: %s is not verified\n",
-               model_path);
-    }
-    if (!verify) { t->begun = (Verification){.model_sum = 0}; }
-}
-
-// After all values have been read. state_path: NULL without. A collective.
-static void check_sums(Trainer* t, const char* model_path, const char* state_path) {
-    Verification* begun = &t->begun;
-    if (!begun->model.is_sealed) { return; }
-    all_wrote(t, STATUS_OK, &begun->model_sum, &begun->state_sum, "");
-    Status status = checkpoint_seal_check(&begun->model, model_path, begun->model_sum);
-    if (status == STATUS_OK && state_path != NULL) {
-        status = checkpoint_seal_check(&begun->state, state_path, begun->state_sum);
-    }
-    if (status == STATUS_OK) { return; }
-    if (state_path != NULL) { die_of_checkpoint(t); }
-    die(t, "%s", status_message());
 }
 
 // --- the model of -e ---------------------------------------------------------------------------------------
@@ -555,7 +217,7 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
 // A checkpoint of llm.c does not name its tokenizer.
 static void warn_of_vocabulary(const Trainer* t, const ModelConfig* config, ModelSource source,
                                const char* path) {
-    if (source != MODEL_CHECKPOINT || t->begun.model.vocab_hash != 0 || !t->is_main) { return; }
+    if (source != MODEL_CHECKPOINT || t->files.model_seal.vocab_hash != 0 || !t->is_main) { return; }
     if (t->info.vocab >= config->vocab) { return; }
     fprintf(stderr,
             "warning: the data has %d ids, -e %s %d: were they made for one another? ---> data of this "
@@ -681,9 +343,10 @@ static void find_ends(Trainer* t, const char* path, bool has_end) {
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
     Model* m = &t->model;
     bool ok = true, is_new = source == MODEL_NEW;
-    uint64_t* sum_read = owns_params(t) ? &t->begun.model_sum : NULL;
-    SlowNotice* notice = notice_begin(t, is_new ? "initialising parameters" : "reading parameters", -1,
-                                      is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
+    uint64_t* sum_read = run_owns_params(&t->files) ? &t->files.model_sum : NULL;
+    SlowNotice* notice =
+        run_notice_begin(&t->files, is_new ? "initialising parameters" : "reading parameters", -1,
+                         is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
     switch (source) {
         case MODEL_NEW: model_init_random(m, dynapipe_seed(t->dp)); break;
         case MODEL_HF:
@@ -693,9 +356,9 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
             ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum_read));
     }
     slow_notice_end(notice);
-    if (!ok && source == MODEL_RESUMED) { die_of_checkpoint(t); }
+    if (!ok && source == MODEL_RESUMED) { run_end_of_checkpoint(&t->files); }
     if (!ok) { die(t, "%s", status_message()); }
-    if (source == MODEL_CHECKPOINT) { check_sums(t, path, NULL); }
+    if (source == MODEL_CHECKPOINT) { run_check_sums(&t->files, path, NULL); }
 }
 
 static void print_model(const Trainer* t, ModelSource source, const char* path) {
@@ -731,8 +394,8 @@ static void part_of(const Trainer* t, ModelPart* out, const ModelConfig* config,
 static void restore_costs(Trainer* t, const ModelConfig* config) {
     char path[CHECKPOINT_PATH_CHARS];
     CheckpointRun run = {0};
-    path_of_step(t, path, CHECKPOINT_STATE_FILE, t->resume_step);
-    if (checkpoint_read_run(&run, path, config, NULL) != STATUS_OK) { die_of_checkpoint(t); }
+    checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->files.resume_step);
+    if (checkpoint_read_run(&run, path, config, NULL) != STATUS_OK) { run_end_of_checkpoint(&t->files); }
     if (run.record.position != NULL) {
         check(t, dynapipe_restore(t->dp, run.record.position, run.record.position_bytes, run.step));
     }
@@ -749,7 +412,7 @@ static ModelPart choose_part(Trainer* t, const ModelConfig* config) {
     check(t, dynapipe_use_stream(t->dp, ops_stream(t->ops)));
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, config, t->ops);
     check(t, dynapipe_measure(t->dp, &blocks, &costs));
-    if (t->resume_step >= 0) { restore_costs(t, config); }
+    if (t->files.resume_step >= 0) { restore_costs(t, config); }
     check(t, dynapipe_choose_stages(t->dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges));
     if (t->is_main) {
         printf("ranks: %d = %d stages x %d replicas, %d threads each; %d steps of at most %lld tokens\n",
@@ -764,7 +427,7 @@ static void attach(Trainer* t) {
     Model* model = &t->model;
     double mine = t->flags.peak_tflops > 0 ? t->flags.peak_tflops * 1e12 : ops_peak_flops(t->ops);
     double peaks[2] = {mine, mine > 0};
-    sums(t, peaks, 2);
+    run_sums(&t->files, peaks, 2);
     t->peak_flops = peaks[1] == dynapipe_num_ranks(t->dp) ? peaks[0] : 0;
     DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
@@ -780,18 +443,18 @@ static ModelSource build_model(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS];
     ModelConfig config;
     ModelSource source = source_of(t->flags.model);
-    find_begin(t, source);
+    run_find_begin(&t->files, source != MODEL_NEW);
     snprintf(path, sizeof path, "%s", t->flags.model);
-    if (t->resume_step >= 0) {
+    if (t->files.resume_step >= 0) {
         source = MODEL_RESUMED;
-        path_of_step(t, path, CHECKPOINT_MODEL_FILE, t->resume_step);
+        checkpoint_path(path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->files.resume_step);
     }
     if (!read_config(t, &config, &t->like, source, path, t->info.vocab, t->flags.seq_tokens)) {
-        if (source == MODEL_RESUMED) { die_of_checkpoint(t); }
+        if (source == MODEL_RESUMED) { run_end_of_checkpoint(&t->files); }
         if (source == MODEL_NEW) { refuse(t, "%s", status_message()); }
         die(t, "%s", status_message());
     }
-    if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { read_seals(t, source, path); }
+    if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { run_read_seals(&t->files, path); }
     t->has_like = source == MODEL_HF;
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_fits(t, &config, path);
@@ -799,7 +462,7 @@ static ModelSource build_model(Trainer* t) {
     const bool has_end = t->info.eot_token < config.vocab;  // the data, one that the model knows
     check_tokens_fit(t, path, has_end);
     find_ends(t, path, has_end);
-    agree(t, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
+    run_agree(&t->files, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
     const ModelPart part = choose_part(t, &config);
     model_init_part(&t->model, &config, &part, t->ops);
     model_alloc_grads(&t->model);
@@ -900,17 +563,17 @@ static void export_hf(Trainer* t) {
     HfTokens tokens = {.folders = {t->has_like ? hf_folder(t->flags.model, model) : NULL,
                                    folder_of(t->flags.train_pattern, folder)},
                        .bytes = t->info.tokenizer == TOKENIZER_BYT5};
-    SlowNotice* notice = notice_begin(t, "exporting", -1, 0);
+    SlowNotice* notice = run_notice_begin(&t->files, "exporting", -1, 0);
     bool saved = true;
     for (int phase = 0; phase < 3 && saved; phase++) {
         bool ok = phase == 0
                       ? !t->is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens)
-                  : phase == 1 ? !owns_params(t) || hf_checkpoint_write(directory, &t->model)
+                  : phase == 1 ? !run_owns_params(&t->files) || hf_checkpoint_write(directory, &t->model)
                                : !t->is_main || hf_checkpoint_commit(directory);
-        saved = all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
+        saved = run_all_succeeded(&t->files, ok ? STATUS_OK : status_last(), "--export-hf");
     }
     slow_notice_end(notice);
-    t->save_failed |= !saved;
+    t->files.save_failed |= !saved;
     if (!t->is_main) { return; }
     if (saved) {
         printf("exported %s\n", directory);
@@ -925,68 +588,6 @@ static void export_hf(Trainer* t) {
 }
 
 // --- checkpoints -------------------------------------------------------------------------------------------
-
-// The parts of a checkpoint, and the sums of what this rank wrote.
-typedef struct {
-    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS];
-    uint64_t model_sum, state_sum;
-} Saving;
-
-static Status create_files(Trainer* t, Saving* saving) {
-    const void* position;
-    size_t position_bytes;
-    TRY(checkpoint_create_model(saving->model_path, &t->model.config));
-    check(t, dynapipe_position(t->dp, &position, &position_bytes));
-    CheckpointRun run = {
-        .step = t->step,
-        .has_master = t->optimizer.master != NULL,
-        .record = {(uint8_t*)(uintptr_t)position, position_bytes, settings_of(t)},
-    };
-    Status status = checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum);
-    free(run.record.settings);
-    return status;
-}
-
-static Status write_slices(Trainer* t, Saving* saving) {
-    const Optimizer* o = &t->optimizer;
-    const Model* model = &t->model;
-    const char* path = saving->state_path;
-    uint64_t* state_sum = &saving->state_sum;
-    if (owns_params(t)) {
-        TRY(checkpoint_write(saving->model_path, CHECKPOINT_PARAMS, model, model->params, 0,
-                             model->num_params, &saving->model_sum));
-    }
-    if (!owns_moments(t)) { return STATUS_OK; }
-    TRY(checkpoint_write(path, CHECKPOINT_M, model, o->m, o->begin, o->end, state_sum));
-    TRY(checkpoint_write(path, CHECKPOINT_V, model, o->v, o->begin, o->end, state_sum));
-    if (o->master == NULL) { return STATUS_OK; }
-    return checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, state_sum);
-}
-
-// Every rank's part is on disk; the sums are of all.
-static Status commit(Trainer* t, const Saving* saving) {
-    const char* directory = t->flags.output_dir;
-    CheckpointSeal seal = {.step = t->step, .body_sum = saving->model_sum, .vocab_hash = t->info.vocab_hash};
-    CheckpointSeal state_seal = seal;
-    state_seal.body_sum = saving->state_sum;
-    state_seal.model_sum = saving->model_sum;
-    TRY(checkpoint_seal_write(saving->model_path, &seal));
-    TRY(checkpoint_seal_write(saving->state_path, &state_seal));
-    checkpoint_unmark(directory, t->step);
-    TRY(checkpoint_file_rename(saving->model_path));
-    TRY(checkpoint_file_rename(saving->state_path));
-    int num_later = checkpoint_remove_later(directory, t->step);
-    if (num_later > 0 && !t->replaces_earlier) {
-        printf("-o %s: removed %d checkpoints of steps after %d\n", directory, num_later, t->step);
-    }
-    return checkpoint_mark_done(directory, t->step, t->is_timed);
-}
-
-static bool save_all(Trainer* t, Saving* saving) {
-    return all_succeeded(t, t->is_main ? create_files(t, saving) : STATUS_OK, "checkpoint") &&
-           all_wrote(t, write_slices(t, saving), &saving->model_sum, &saving->state_sum, "checkpoint") &&
-           all_succeeded(t, t->is_main ? commit(t, saving) : STATUS_OK, "checkpoint");
-}
 
 // Several ends, which data.json has no room for. Hugging Face's files have their own.
 static Status keep_ends(const Trainer* t) {
@@ -1017,101 +618,27 @@ static void keep_tokens(Trainer* t) {
     }
 }
 
-// Of this rank, for progress lines.
-static int64_t bytes_to_save(const Trainer* t) {
-    const Optimizer* o = &t->optimizer;
-    int64_t moments = owns_moments(t) ? o->end - o->begin : 0;
-    int64_t params = owns_params(t) ? t->model.num_params : 0;
-    return params * (int64_t)sizeof(floatX) + moments * (int64_t)sizeof(float) * (o->master != NULL ? 3 : 2);
-}
-
-// Writes temporary files, renamed when every rank's part is on disk. A full disk loses this checkpoint, not
-// the run.
-static void save(Trainer* t) {
-    Saving saving = {.model_sum = 0};
-    const char* directory = t->flags.output_dir;
-    const void* position;
-    size_t position_bytes;
-    check(t, dynapipe_position(t->dp, &position, &position_bytes));  // waits until the data is verified
-    path_of_step(t, saving.model_path, CHECKPOINT_MODEL_FILE, t->step);
-    path_of_step(t, saving.state_path, CHECKPOINT_STATE_FILE, t->step);
-    SlowNotice* notice = notice_begin(t, "saving", t->step, bytes_to_save(t));
-    t->save_failed = !save_all(t, &saving);
-    slow_notice_end(notice);
-    if (!t->is_main) { return; }
-    if (t->save_failed) {
-        checkpoint_file_remove_tmp(saving.model_path);
-        checkpoint_file_remove_tmp(saving.state_path);
-        return;
-    }
-    checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
-    printf("saved %s\n", saving.model_path);
-    replace_earlier(t);
+// timed: nobody asked for it but the clock or a signal.
+static void save(Trainer* t, bool timed) {
+    char path[CHECKPOINT_PATH_CHARS], *settings = settings_of(t);
+    const bool replaces = t->files.replaces_earlier;
+    run_save(&t->files, t->step, settings, timed);
+    free(settings);
+    if (!t->is_main || t->files.save_failed) { return; }
+    if (replaces && t->lowest_step < 0) { unlink(path_of_best(t, path)); }
     keep_tokens(t);
-}
-
-// The float32 master weights for a model file: from its state, if that has them, otherwise from the file
-// itself, which may be float32 while parameters are bf16. A build without master weights uses those of the
-// state as parameters.
-static Status read_master(Trainer* t, const char* model_path, const char* state_path, bool state_has_master) {
-    Optimizer* o = &t->optimizer;
-    const Model* model = &t->model;
-    uint64_t* state_sum = &t->begun.state_sum;
-    if (o->master == NULL) {
-        if (!state_has_master) { return STATUS_OK; }
-        return checkpoint_read(state_path, CHECKPOINT_MASTER, model, model->params, 0, model->num_params,
-                               owns_params(t) ? state_sum : NULL);
-    }
-    o->master_is_set = true;
-    if (!state_has_master) {  // summed as parameters
-        return checkpoint_read(model_path, CHECKPOINT_FLOATS, model, o->master, o->begin, o->end, NULL);
-    }
-    return checkpoint_read(state_path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end,
-                           owns_moments(t) ? state_sum : NULL);
-}
-
-// The float32 master weights, if the optimizer has them and the model was read from files of -e.
-static Status read_first_master(Trainer* t, ModelSource source) {
-    Optimizer* o = &t->optimizer;
-    const char* path = t->flags.model;
-    if (source == MODEL_NEW || o->master == NULL) { return STATUS_OK; }
-    if (source == MODEL_CHECKPOINT) { return read_master(t, path, NULL, false); }
-    o->master_is_set = true;
-    bool ok = hf_checkpoint_read(path, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end);
-    return ok ? STATUS_OK : status_last();
-}
-
-static Status read_state(Trainer* t, CheckpointRun* run, const char* model_path, const char* path) {
-    const Optimizer* o = &t->optimizer;
-    uint64_t* state_sum = owns_moments(t) ? &t->begun.state_sum : NULL;
-    TRY(checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, state_sum));
-    TRY(checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, state_sum));
-    TRY(checkpoint_read_run(run, path, &t->model.config, t->is_main ? &t->begun.state_sum : NULL));
-    return read_master(t, model_path, path, run->has_master);
 }
 
 // Resumes from resume_step, whose model has been read.
 static void resume(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS];
     CheckpointRun run;
-    path_of_step(t, path, CHECKPOINT_STATE_FILE, t->resume_step);
-    path_of_step(t, model_path, CHECKPOINT_MODEL_FILE, t->resume_step);
-    SlowNotice* notice = notice_begin(t, "reading the state of", t->resume_step, bytes_to_save(t));
-    if (read_state(t, &run, model_path, path) != STATUS_OK) { die_of_checkpoint(t); }
-    slow_notice_end(notice);
-    check_sums(t, model_path, path);
-    if (run.record.position == NULL) {
-        die(t, "-y: llm.c wrote this state, without a position in this trainer's data ---> start with -e");
-    }
-    if (t->flags.verify && !t->begun.state.is_sealed) {
-        FAIL(STATUS_BAD_FORMAT, "%s: has a record of this trainer but no seal: it was edited",
-             checkpoint_path_tail(path));
-        die_of_checkpoint(t);
-    }
+    run_read_state(&t->files, &run);
     t->step = run.step;
     check(t, dynapipe_restore(t->dp, run.record.position, run.record.position_bytes, run.step));
     compare_settings(t, run.record.settings);
     if (t->is_main) {
+        char path[CHECKPOINT_PATH_CHARS];
+        checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->step);
         printf("resumed from %s, step %d%s\n", path, t->step,
                t->step >= t->num_steps ? ": nothing is left to train ---> a larger -x" : "");
     }
@@ -1119,45 +646,14 @@ static void resume(Trainer* t) {
     free(run.record.settings);
 }
 
-// A file without a state, of parameters or gradients. A collective.
-static bool save_alone(Trainer* t, const char* path, CheckpointBody body, const char* what) {
-    const Optimizer* o = &t->optimizer;
-    const Model* m = &t->model;
-    bool is_model = body == CHECKPOINT_PARAMS;
-    CheckpointSeal seal = {.step = t->step, .vocab_hash = t->info.vocab_hash};
-    Status status = !t->is_main ? STATUS_OK
-                    : is_model  ? checkpoint_create_model(path, &m->config)
-                                : checkpoint_create_gradients(path, &m->config);
-    bool saved = all_succeeded(t, status, what);
-    if (saved && is_model && owns_params(t)) {
-        status = checkpoint_write(path, body, m, m->params, 0, m->num_params, &seal.body_sum);
-    } else if (saved && !is_model && owns_moments(t)) {
-        status = checkpoint_write(path, body, m, m->grads + o->begin, o->begin, o->end, &seal.body_sum);
-    }
-    saved = saved && all_wrote(t, status, &seal.body_sum, &(uint64_t){0}, what);
-    if (saved && t->is_main) { status = checkpoint_seal_write(path, &seal); }
-    if (saved && t->is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
-    saved = saved && all_succeeded(t, status, what);
-    if (!saved && t->is_main) { checkpoint_file_remove_tmp(path); }
-    return saved;
-}
-
 // --debug dump-gradients. Explicitly requested, so a failed write ends the run.
 static void dump_gradients(Trainer* t) {
     const char* path = dynapipe_option(t->dp, "--dump-gradients");
-    if (path == NULL || save_alone(t, path, CHECKPOINT_FLOATS, "gradients")) { return; }
+    if (path == NULL || run_save_alone(&t->files, path, CHECKPOINT_FLOATS, t->step, "gradients")) { return; }
     die(t, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
 
 // --- building the run --------------------------------------------------------------------------------------
-
-// Makes the folder and its parents. path: NULL if the flag was not given.
-static void must_be_directory(Trainer* t, const char* flag, const char* path) {
-    if (path == NULL) { return; }
-    if (file_make_directory(path) != STATUS_OK) { die(t, "%s %s", flag, status_message()); }
-    if (access(path, W_OK | X_OK) == 0) { return; }
-    die(t, "%s %.80s: %s ---> choose a folder where you may write", flag, path, strerror(errno));
-}
 
 // All that is wrong with the flags themselves, before anything is made: exit status 2.
 static void check_flags(Trainer* t, OptimizerKind* kind) {
@@ -1193,15 +689,7 @@ static void build(Trainer* t) {
     const TrainFlags* flags = &t->flags;
     check_flags(t, &kind);
     find_newest(t);
-    t->made_output = flags->output_dir != NULL && access(flags->output_dir, F_OK) != 0;
-    t->made_export = flags->export_dir != NULL && access(flags->export_dir, F_OK) != 0;
-    sum(t, 0);  // every rank has looked
-    must_be_directory(t, "-o", flags->output_dir);
-    must_be_directory(t, "--export-hf", flags->export_dir);  // now rather than after hours of training
-    if (flags->export_dir != NULL && !hf_checkpoint_make_directory(flags->export_dir)) {
-        die(t, "--export-hf %s", status_message());
-    }
-    agree(t, t->is_main ? open_on_main(t) : STATUS_OK);
+    run_folder_open(&t->files);
     t->ops = ops_create(dynapipe_threads(t->dp));
     open_data(t);
     t->num_steps = t->info.num_steps;
@@ -1223,11 +711,11 @@ static void build(Trainer* t) {
     }
     if (source == MODEL_RESUMED) {
         resume(t);
-    } else if (read_first_master(t, source) != STATUS_OK) {
+    } else if (source != MODEL_NEW && run_read_first_master(&t->files, source == MODEL_HF) != STATUS_OK) {
         die(t, "%s", status_message());
     }
     optimizer_set_master(&t->optimizer, &t->model);
-    begin_output(t, source);
+    run_folder_begin(&t->files, t->step);
 }
 
 // --- validation and answers --------------------------------------------------------------------------------
@@ -1276,12 +764,12 @@ static void follow_lowest(Trainer* t, double loss) {
     const TrainFlags* flags = &t->flags;
     if (!flags->keep_best && flags->patience == 0) { return; }
     bool is_lower = t->lowest_step < 0 || (t->step > t->lowest_step && loss < t->lowest_loss);
-    if (sum(t, t->is_main && is_lower) > 0) {  // rank 0 decides
+    if (run_sum(&t->files, t->is_main && is_lower) > 0) {  // rank 0 decides
         t->lowest_step = t->step;
         t->lowest_loss = loss;
-        bool saved =
-            flags->keep_best && save_alone(t, path_of_best(t, path), CHECKPOINT_PARAMS, "model_best.bin");
-        t->save_failed |= flags->keep_best && !saved;
+        bool saved = flags->keep_best && run_save_alone(&t->files, path_of_best(t, path), CHECKPOINT_PARAMS,
+                                                        t->step, "model_best.bin");
+        t->files.save_failed |= flags->keep_best && !saved;
         if (!saved || !t->is_main) { return; }
         printf("saved %s: step %d, the lowest validation loss\n", path, t->step);
         keep_tokens(t);
@@ -1311,7 +799,7 @@ static void validate(Trainer* t) {
         .log_dir = t->flags.output_dir,
     };
     check(t, dynapipe_report_validation(t->dp, &validation));
-    logger_val(&t->logger, t->step, (float)loss);
+    main_log_val(&t->files.log, t->step, (float)loss);
     follow_lowest(t, loss);
 }
 
@@ -1344,7 +832,8 @@ static void look_at_model(Trainer* t, bool is_last) {
 
 // Squares of every parameter's gradient once: each rank's shard, without tied copies.
 static double gradient_norm(Trainer* t) {
-    return sqrt(sum(t, owns_moments(t) ? optimizer_sum_of_squares(&t->optimizer, &t->model) : 0));
+    return sqrt(run_sum(
+        &t->files, run_owns_moments(&t->files) ? optimizer_sum_of_squares(&t->optimizer, &t->model) : 0));
 }
 
 // If the optimizer scales steps by tensor: sums over all ranks that have parts of it.
@@ -1352,8 +841,8 @@ static void scale_steps(Trainer* t) {
     if (t->squares == NULL) { return; }
     int num_tensors = model_num_tensors(&t->model.config);
     memset(t->squares, 0, (size_t)num_tensors * sizeof *t->squares);
-    if (owns_moments(t)) { optimizer_param_squares(&t->optimizer, &t->model, t->squares); }
-    sums(t, t->squares, num_tensors);
+    if (run_owns_moments(&t->files)) { optimizer_param_squares(&t->optimizer, &t->model, t->squares); }
+    run_sums(&t->files, t->squares, num_tensors);
     optimizer_set_scales(&t->optimizer, &t->model, t->squares);
 }
 
@@ -1395,7 +884,7 @@ static void train_step(Trainer* t) {
     }
     t->step++;
     check(t, dynapipe_report(t->dp, &report));
-    logger_train(&t->logger, t->step, (float)last.loss, (float)report.lr, (float)report.norm);
+    main_log_train(&t->files.log, t->step, (float)last.loss, (float)report.lr, (float)report.norm);
     resplit(t);
     if (t->is_main) { standard_output_warn(&t->warned_of_output); }
 }
@@ -1406,8 +895,7 @@ static void maybe_save(Trainer* t, bool is_last, bool is_told) {
     double now_s = dynapipe_seconds(t->dp);
     bool is_due = is_last || is_told || save_interval_is_due(&t->save_every, t->step, now_s - t->saved_s);
     if (flags->output_dir == NULL || t->step == t->saved_step || !is_due) { return; }
-    t->is_timed = !is_last && flags->checkpoint_every == NULL && flags->checkpoints_keep <= 0;
-    save(t);
+    save(t, !is_last && flags->checkpoint_every == NULL && flags->checkpoints_keep <= 0);
     t->saved_step = t->step;
     t->saved_s = now_s;
 }
@@ -1425,7 +913,7 @@ static void print_stopped(const Trainer* t, int first_step) {
         printf("after step %d of %d, ", t->step, t->num_steps);
         if (directory == NULL) {
             printf("not saved ---> -o DIR saves\n");
-        } else if (t->save_failed) {
+        } else if (t->files.save_failed) {
             printf("not saved ---> -y 1 resumes from the newest checkpoint in %s\n", directory);
         } else {
             printf("saved in %s ---> the same command with -y 1 resumes there\n", directory);
@@ -1481,7 +969,7 @@ static void print_version(const ModelKind* kind) {
 }
 
 static void run_close(Trainer* t) {
-    logger_close(&t->logger);
+    line_log_close(&t->files.log);
     optimizer_free(&t->optimizer);
     if (t->model.params != NULL) { model_free(&t->model); }
     token_text_free(&t->text);
@@ -1506,9 +994,12 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     t->kind = kind;
     t->lowest_step = -1;
     dynapipe_watch_signals(NULL);
-    check(t, dynapipe_open(&t->dp, &argc, &argv, train_flags_words()));
+    const int code = dynapipe_open(&t->dp, &argc, &argv, train_flags_words());
+    t->files = (RunFiles){
+        .dp = t->dp, .flags = &t->flags, .model = &t->model, .optimizer = &t->optimizer, .resume_step = -1};
+    check(t, code);
     dynapipe_watch_signals(t->dp);
-    t->is_main = dynapipe_rank(t->dp) == 0;
+    t->is_main = t->files.is_main = dynapipe_rank(t->dp) == 0;
     if (train_flags_want_help(argc, argv)) {
         if (t->is_main) { print_help(kind); }
         run_close(t);
@@ -1522,7 +1013,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     int stop_signal = train(t);
     if (t->step >= t->num_steps) { export_hf(t); }
     if (stop_signal == 0) { stop_signal = stop_signal_seen(); }  // too late, changes only the status
-    bool failed = t->save_failed || logger_has_lost(&t->logger) || dynapipe_lost_lines(t->dp) > 0;
+    bool failed = t->files.save_failed || t->files.log.num_lost > 0 || dynapipe_lost_lines(t->dp) > 0;
     run_close(t);
     return standard_output_close(failed ? EXIT_FAILURE : stop_signal_exit_status(stop_signal), EXIT_FAILURE);
 }

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../trainer/logger.h"
+#include "../../trainer/run_files.h"
 
 static char folder[64], path[80];
 static int fd;
@@ -59,20 +59,20 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
     int step = data[0];
     data++, num_bytes--;
-    Logger logger;
+    LineLog log;
     put(data, num_bytes);
-    REQUIRE(logger_open(&logger, folder) == STATUS_OK);
+    REQUIRE(main_log_open(&log, folder) == STATUS_OK);
     REQUIRE(look() == num_bytes);
-    REQUIRE(logger_cut(&logger, step) == STATUS_OK);
+    REQUIRE(line_log_cut(&log, step) == STATUS_OK);
     size_t num_kept = look();
     require_cut(data, num_bytes, num_kept, step);
-    REQUIRE(logger_cut(&logger, step) == STATUS_OK && look() == num_kept);
-    logger_train(&logger, step + 1, 1, 1e-4f, 1);
+    REQUIRE(line_log_cut(&log, step) == STATUS_OK && look() == num_kept);
+    main_log_train(&log, step + 1, 1, 1e-4f, 1);
     size_t num_now = look();
     REQUIRE(num_now > num_kept && text[num_now - 1] == '\n' && memcmp(text, data, num_kept) == 0);
-    logger_train(&logger, step + 1, 1, 1e-4f, 1);  // the same again takes its place
-    REQUIRE(look() == num_now && !logger_has_lost(&logger));
-    logger_close(&logger);
+    main_log_train(&log, step + 1, 1, 1e-4f, 1);  // the same again takes its place
+    REQUIRE(look() == num_now && log.num_lost == 0);
+    line_log_close(&log);
     return 0;
 }
 #endif

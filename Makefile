@@ -91,7 +91,7 @@ run:                                       ## set up, build, make a task mixture
 	@dev/demo.sh
 
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
-	@dev/demo_t5.sh
+	@dev/demo.sh t5
 
 test:                                      ## set-up, unit tests and quick scripts: what to run before a commit (8 minutes on 2 cores)
 	@dev/setup.sh

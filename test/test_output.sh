@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a user sees of a run: step lines, plan, metrics.jsonl, trace, --help, and the tables that make run makes of them.
+# What a user sees of a run: step lines, plan, metrics.jsonl, trace, --help, and the table that make run makes of them.
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 200
 data="-i $work/data/train.bin -t 128 -d 2000"
@@ -89,9 +89,6 @@ for program in prepare_data dev/make_tasks generate profile_costs dynapipe "dyna
     ok $([ -z "$odd" ]; echo $?) "$program: --help, -h, --version and wrong flags$odd"
 done
 
-dev/task_losses.sh "$work/seen/metrics.jsonl" >"$work/losses"
-[ "$(grep -cE -- '^[a-z_]+ +[0-9.]+ -> +[0-9.]+  \|#+ *\|$' "$work/losses")" -eq 13 ]
-ok $? "loss of each of 13 tasks"
 cp "$work/seen/metrics.jsonl" "$work/fast.1.jsonl"
 cp "$work/seen/metrics.jsonl" "$work/fast.2.jsonl"
 sed -E 's/"supervised_tokens":([0-9]+)/"supervised_tokens":1\1/' "$work/seen/metrics.jsonl" >"$work/faster.1.jsonl"

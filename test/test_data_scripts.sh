@@ -27,11 +27,6 @@ tasks() { sed -n '2,/^all /p' "$dir/log" | sed '/^task /d; /^all /d' | awk '{ pr
 "$python" - "$dir" <<'END' || exit 1
 import gzip, json, sys
 dir = sys.argv[1] + "/"
-json.dump([{"instruction": "Add.", "input": "1 2", "output": "3"}, {"instruction": "Name a colour.", "input": "", "output": "red"},
-           {"instruction": "Say nothing.", "input": "", "output": ""}], open(dir + "alpaca_data.json", "w"), indent=4)
-with open(dir + "dolly-15k.jsonl", "w") as f:
-    for category, context in (("open_qa", ""), ("closed_qa", "Lima is in Peru.")):
-        f.write(json.dumps({"instruction": "Where is Lima?", "context": context, "response": "Peru", "category": category}) + "\n")
 tulu = [{"id": "x_%d" % i, "messages": [{"content": "q%d" % i, "role": "user"}, {"content": "a", "role": "assistant"},
          {"content": "r", "role": "user"}, {"content": "b", "role": "assistant"}], "source": "ai2-adapt-dev/flan_v2" if i else "ai2-adapt-dev/oasst1"}
         for i in range(3)]
@@ -45,20 +40,11 @@ open(dir + "input.txt", "w").write("First Citizen:\nBefore we proceed.\n\nAll:\n
 open(dir + "table.csv", "w").write('review,label\n"good, very",1\nbad,0\n')
 try:
     import pyarrow, pyarrow.parquet
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(tulu), dir + "train-00000.parquet")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"text": "t%d" % i, "n": i} for i in range(2500)]), dir + "texts.parquet")
 except ImportError:
     pass
 END
 
-check "alpaca" run alpaca --file "$dir/alpaca_data.json" --out "$dir/alpaca.jsonl" >/dev/null
-prepared alpaca "Alpaca (instruction, input -> output)" 2
-check "dolly" run dolly --file "$dir/dolly-15k.jsonl" --out "$dir/dolly.jsonl" >/dev/null
-prepared dolly "Dolly (instruction, context -> response)" 2
-check "categories are tasks: $(tasks)" [ "$(tasks)" = "closed_qa open_qa " ]
-check "tulu3" run tulu3 --file "$dir/tulu-rows.jsonl" --out "$dir/tulu3.jsonl" >/dev/null
-prepared tulu3 "chat (messages)" 3
-check "sources are tasks: $(tasks)" [ "$(tasks)" = "flan_v2 oasst1 " ]
 check "flan" run flan --file "$dir/arc_easy_train.jsonl.gz" --out "$dir/flan.jsonl" >/dev/null
 prepared flan "inputs -> targets" 4
 check "one task, by field or by file: $(tasks)" [ "$(tasks)" = "arc_easy " ]
@@ -77,26 +63,24 @@ check "standard output, and a limit" [ "$(run huggingface --file "$dir/table.csv
 if [ -e "$dir/texts.parquet" ]; then
     check "Parquet" run huggingface --file "$dir/texts.parquet" --fields text --out "$dir/parquet.jsonl" >/dev/null
     prepared parquet "text (all of it is learnt)" 2500
-    check "Tulu's Parquet" run tulu3 --file "$dir/train-00000.parquet" --out "$dir/tulu3p.jsonl" >/dev/null
-    check "has the same records" cmp -s "$dir/tulu3.jsonl" "$dir/tulu3p.jsonl"
 else
     printf 'PAR1 and so on' >"$dir/x.parquet"
     fails "a Parquet file ---> pip install pyarrow" huggingface --file "$dir/x.parquet" --out "$dir/x"
     skip "Parquet: no pyarrow ---> pip install pyarrow, PYTHON=/path/python3"
 fi
-fails "a record without instruction, output" alpaca --file "$dir/tulu-rows.jsonl" --out "$dir/x"
-fails "no record in the input" alpaca --file <(echo '[]') --out "$dir/x"
-fails "not JSON" alpaca --file "$dir/input.txt" --out "$dir/x"
-fails "No such file" alpaca --file "$dir/absent" --out "$dir/x"
+fails "a record without inputs, targets" flan --file "$dir/tulu-rows.jsonl" --out "$dir/x"
+fails "no record in the input" flan --file <(echo '[]') --out "$dir/x"
+fails "not JSON" flan --file "$dir/input.txt" --out "$dir/x"
+fails "No such file" flan --file "$dir/absent" --out "$dir/x"
 fails "--dataset NAME or --file FILE" huggingface --out "$dir/x"
 check "a failure writes nothing" [ ! -e "$dir/x" -a ! -e "$dir/x.tmp" ]
 
 # Fetching, from a server with Range and If-Range, as the Hub has.
-mkdir -p "$dir/web" && cp "$dir/dolly-15k.jsonl" "$dir/tulu-rows.jsonl" "$dir/web"
+mkdir -p "$dir/web" && cp "$dir/tulu-rows.jsonl" "$dir/web" && gunzip -c "$dir/arc_easy_train.jsonl.gz" >"$dir/web/arc.jsonl"
 cat >"$dir/server.py" <<'END'
 import http.server, json, os, sys
 dir = sys.argv[1]
-FILES = {"/datasets/databricks/databricks-dolly-15k/resolve/main/databricks-dolly-15k.jsonl": "dolly-15k.jsonl", "/rows.jsonl": "tulu-rows.jsonl"}
+FILES = {"/datasets/Muennighoff/flan/resolve/main/train/arc_easy_10templates_train.jsonl": "arc.jsonl", "/rows.jsonl": "tulu-rows.jsonl"}
 broken = set()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -130,16 +114,15 @@ END
 "$python" "$dir/server.py" "$dir/web" & server=$!
 for _ in $(seq 100); do [ -e "$dir/web/port" ] && break; sleep 0.1; done
 export HF_ENDPOINT=http://127.0.0.1:$(cat "$dir/web/port") no_proxy=127.0.0.1
-check "dolly, fetched" run dolly --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
-check "is what the file gives" cmp -s "$dir/fetched.jsonl" "$dir/dolly.jsonl"
-check "what broke off is gone on with: $(cat "$dir/web/log")" grep -q "dolly-15k.jsonl bytes=50-" "$dir/web/log"
+check "flan, fetched" run flan --tasks arc_easy --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
+check "is what the file gives" cmp -s "$dir/fetched.jsonl" "$dir/flan.jsonl"
+check "what broke off is gone on with: $(cat "$dir/web/log")" grep -q "arc_easy_10templates_train.jsonl bytes=50-" "$dir/web/log"
 : >"$dir/web/log"
-check "dolly again" run dolly --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
+check "flan again" run flan --tasks arc_easy --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
 check "fetches nothing" [ ! -s "$dir/web/log" ]
-check "tulu3, from the list of its files" run tulu3 --downloads "$dir/cache" --out "$dir/fetched.jsonl" >/dev/null
-check "is what the file gives" cmp -s "$dir/fetched.jsonl" "$dir/tulu3.jsonl"
-check "any data set" run huggingface --dataset allenai/tulu-3-sft-mixture --downloads "$dir/cache" --limit 2 --out "$dir/fetched.jsonl" >/dev/null
+check "any data set, from the list of its files" run huggingface --dataset allenai/tulu-3-sft-mixture --rename source=task --downloads "$dir/cache" --limit 2 --out "$dir/fetched.jsonl" >/dev/null
 check "ends at its limit" [ "$(wc -l <"$dir/fetched.jsonl")" -eq 2 ]
+prepared fetched "chat (messages)" 2
 fails "--config: a/two has x, y ---> name one of these" huggingface --dataset a/two --out "$dir/x"
 fails "--split train: a/two has test" huggingface --dataset a/two --config x --out "$dir/x"
 fails "HTTP 404, it is not there" huggingface --dataset a/absent --out "$dir/x"

@@ -51,28 +51,6 @@ static RecordText plain_text(const char* begin, const char* end, Arena* arena) {
 
 // --- prompts from records ----------------------------------------------------------------------------------
 
-// Earlier turns as text of one input.
-static void join(const Prompts* p, Prompt* out, Arena* arena) {
-    const char *joint_text = p->form.form.joint, *end_text = p->form.form.turn_end;
-    const RecordText joint = plain_text(joint_text, joint_text + strlen(joint_text), arena);
-    const RecordText turn_end = plain_text(end_text, end_text + strlen(end_text), arena);
-    size_t num_bytes = 1;
-    for (int i = 0; i < out->num_parts; i++) {
-        num_bytes += out->parts[i].num_bytes + joint.num_bytes + turn_end.num_bytes;
-    }
-    char *text = room(arena, num_bytes), *at = text;
-    for (int i = 0; i < out->num_parts; i++) {
-        const PromptPart* part = &out->parts[i];
-        if (part->kind == PART_ANSWER) { at = stpcpy(at, joint.text); }
-        memcpy(at, part->text, part->num_bytes);
-        at += part->num_bytes;
-        if (part->kind == PART_ANSWER) { at = stpcpy(at, turn_end.text); }
-    }
-    *at = '\0';
-    out->parts[0] = (PromptPart){text, (size_t)(at - text), PART_INPUT};
-    out->num_parts = 1;
-}
-
 static Status next_record(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
     Record record;
     TRY(record_reader_next(&p->reader, &record));
@@ -86,12 +64,16 @@ static Status next_record(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
         add_part(out, PART_TEXT, last->targets, arena);  // trained without a template, so it is continued
         return STATUS_OK;
     }
-    for (const RecordTurn* turn = record.turns; turn <= last; turn++) {
+    if (p->joins_turns) {
+        RecordText joined;
+        TRY(record_template_join(&p->form, record.turns, record.num_turns - 1, arena, &joined));
+        add_part(out, PART_INPUT, joined, arena);
+    }
+    for (const RecordTurn* turn = record.turns; turn <= last && !p->joins_turns; turn++) {
         add_part(out, PART_INPUT, turn->inputs, arena);
         if (turn != last) { add_part(out, PART_ANSWER, turn->targets, arena); }
     }
     if (last->targets.text != NULL) { out->target = copy_of(last->targets, arena); }
-    if (p->joins_turns && out->num_parts > 1) { join(p, out, arena); }
     return STATUS_OK;
 }
 
@@ -414,18 +396,12 @@ static SampleInputEnd end_of_input(const Generation* g) {
     return g->options->raw ? INPUT_END_NONE : g->tokens.data.vocab.input_end;
 }
 
-// The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
-// answer ends like every target.
+// As in prepare_data; an earlier answer ends like every target.
 static Status tokenise_part(Generation* g, const PromptPart* part) {
     const SampleInputEnd end = part->kind == PART_ANSWER ? INPUT_END_EOT
                                : part->kind == PART_TEXT ? INPUT_END_NONE
                                                          : end_of_input(g);
-    char* terminator = &part->text[part->num_bytes];
-    *terminator = '\n';
-    TRY(tokenizer_encode_filled(g->tokens.tokenizer, part->text, part->num_bytes + (end == INPUT_END_NEWLINE),
-                                false, &g->encoded));
-    *terminator = '\0';
-    return end == INPUT_END_EOT ? bpe_tokens_add(&g->encoded, g->tokens.data.vocab.eot_token) : STATUS_OK;
+    return tokenizer_encode_ended(g->tokens.tokenizer, part->text, part->num_bytes, end, &g->encoded);
 }
 
 // The number of tokens at the end of every input, as training counts them (prepare_data.c).

@@ -20,7 +20,6 @@ depends on seed and content, not on order or files, and equal records stay toget
 records has at least one on each side: the record of lowest hash is held out if no other is, the one of
 highest hash never if all would be.
 */
-#define _GNU_SOURCE  // mempcpy
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,20 +193,8 @@ static bool is_held_out(const Prepare* p, const Task* task, uint64_t hash, int64
 
 // --- samples from records ---------------------------------------------------------------------------------
 
-static Status encode_answer(Prepare* p, RecordText text) {
-    TRY(tokenizer_encode_filled(p->tokenizer, text.text, text.num_bytes, false, &p->tokens));
-    return bpe_tokens_add(&p->tokens, p->vocab.eot_token);
-}
-
-static Status encode_input(Prepare* p, RecordText text) {
-    if (p->vocab.input_end == INPUT_END_EOT) { return encode_answer(p, text); }
-    if (p->vocab.input_end == INPUT_END_NEWLINE) {  // is text: it may merge with the character before it
-        char* line;
-        ARENA_TRY_NEW(line, &p->arena, char, text.num_bytes + 1);
-        *(char*)mempcpy(line, text.text, text.num_bytes) = '\n';
-        text = (RecordText){line, text.num_bytes + 1};
-    }
-    return tokenizer_encode_filled(p->tokenizer, text.text, text.num_bytes, false, &p->tokens);
+static Status encode(Prepare* p, RecordText text, SampleInputEnd end) {
+    return tokenizer_encode_ended(p->tokenizer, text.text, text.num_bytes, end, &p->tokens);
 }
 
 // An answer that is not learnt is part of the text before the next one, with its end token.
@@ -217,9 +204,9 @@ static Status encode_together(Prepare* p, const Record* record) {
     for (int32_t t = 0; t < record->num_turns; t++) {
         const RecordTurn* turn = &record->turns[t];
         if (t > 0 && !record->turns[t - 1].is_read) { gap_begin = p->tokens.num_tokens; }
-        TRY(encode_input(p, turn->inputs));
+        TRY(encode(p, turn->inputs, p->vocab.input_end));
         int64_t gap_end = p->tokens.num_tokens;
-        TRY(encode_answer(p, turn->targets));
+        TRY(encode(p, turn->targets, INPUT_END_EOT));
         if (turn->is_read) { continue; }
         if (gap_begin == 0) {
             p->n_input = gap_end;
@@ -232,28 +219,11 @@ static Status encode_together(Prepare* p, const Record* record) {
 
 // The sample of the answer in turn `last`: its input is all that was said before, as one text.
 static Status encode_apart(Prepare* p, const Record* record, int32_t last) {
-    const DataTemplate* form = &p->form.form;
-    const RecordTurn* turns = record->turns;
-    size_t num_bytes = 0;
-    RecordText joint, end;
-    TRY(record_template_plain(&joint, form->joint, form->joint + strlen(form->joint), &p->arena));
-    TRY(record_template_plain(&end, form->turn_end, form->turn_end + strlen(form->turn_end), &p->arena));
-    for (int32_t t = 0; t <= last; t++) {
-        num_bytes += turns[t].inputs.num_bytes + joint.num_bytes + turns[t].targets.num_bytes + end.num_bytes;
-    }
-    char *text, *at;
-    ARENA_TRY_NEW(text, &p->arena, char, num_bytes);
-    at = text;
-    for (int32_t t = 0; t < last; t++) {
-        at = (char*)mempcpy(at, turns[t].inputs.text, turns[t].inputs.num_bytes);
-        at = (char*)mempcpy(at, joint.text, joint.num_bytes);
-        at = (char*)mempcpy(at, turns[t].targets.text, turns[t].targets.num_bytes);
-        at = (char*)mempcpy(at, end.text, end.num_bytes);
-    }
-    at = (char*)mempcpy(at, turns[last].inputs.text, turns[last].inputs.num_bytes);
-    TRY(encode_input(p, (RecordText){text, (size_t)(at - text)}));
+    RecordText text;
+    TRY(record_template_join(&p->form, record->turns, last, &p->arena, &text));
+    TRY(encode(p, text, p->vocab.input_end));
     p->n_input = p->tokens.num_tokens;
-    return encode_answer(p, turns[last].targets);
+    return encode(p, record->turns[last].targets, INPUT_END_EOT);
 }
 
 // The sample of turn t (together: of all turns). Nothing to write if *is_empty (only the end token).
@@ -263,7 +233,7 @@ static Status make_sample(Prepare* p, const Record* record, int32_t t, bool* is_
     arena_reset(&p->arena);
     if (!p->pairs) { TRY(tokenizer_begin(p->tokenizer, &p->tokens)); }
     const int64_t num_begin = p->tokens.num_tokens;
-    TRY(is_text    ? encode_answer(p, record->turns[0].targets)
+    TRY(is_text    ? encode(p, record->turns[0].targets, INPUT_END_EOT)
         : p->apart ? encode_apart(p, record, t)
                    : encode_together(p, record));
     *is_empty = p->tokens.num_tokens - num_begin < 2;  // SentencePiece drops blanks

@@ -703,6 +703,21 @@ Status record_template_plain(RecordText* out, const char* begin, const char* end
     return STATUS_OK;
 }
 
+Status record_template_join(const RecordTemplate* form, const RecordTurn* turns, int32_t last, Arena* arena,
+                            RecordText* out) {
+    const char *joint = form->form.joint, *end = form->form.turn_end;
+    RecordText* parts;
+    ARENA_TRY_NEW(parts, arena, RecordText, 4 * (int64_t)last + 1);
+    for (int32_t t = 0; t < last; t++) {
+        RecordText* of_turn = parts + 4 * (int64_t)t;
+        of_turn[0] = turns[t].inputs, of_turn[2] = turns[t].targets;
+        TRY(record_template_plain(&of_turn[1], joint, joint + strlen(joint), arena));
+        TRY(record_template_plain(&of_turn[3], end, end + strlen(end), arena));
+    }
+    parts[4 * (int64_t)last] = turns[last].inputs;
+    return join_texts(out, parts, 4 * last + 1, arena);
+}
+
 Status record_template_tail(RecordTemplate* form, RecordText* out) {
     const char* text = form->form.record != NULL ? form->form.record : form->form.prompt;
     const char* end = text + strlen(text);

@@ -90,6 +90,9 @@ Status record_template_tail(RecordTemplate* form, RecordText* out);
 Status record_template_plain(RecordText* out, const char* begin, const char* end, Arena* arena);
 // The prompt's text with `text` for {inputs}.
 Status record_template_ask(const RecordTemplate* form, RecordText text, Arena* arena, RecordText* out);
+// The input of turns[last] and all that was said before it, as one text (encoder-decoder).
+Status record_template_join(const RecordTemplate* form, const RecordTurn* turns, int32_t last, Arena* arena,
+                            RecordText* out);
 // The first {field} from `at` on: its name, and the text after it; NULL: none.
 const char* record_template_field(const char* at, const char** name, size_t* name_chars);
 

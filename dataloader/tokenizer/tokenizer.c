@@ -334,11 +334,11 @@ static int32_t find_sentinel(const Tokenizer* t, const char* text, size_t text_b
     return -1;
 }
 
-Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes, bool needs_all,
-                               BpeTokens* out) {
+static Status encode_filled(Tokenizer* t, const char* text, size_t num_bytes, SampleInputEnd input_end,
+                            bool needs_all, BpeTokens* out) {
     const int64_t before = out->num_tokens;
     size_t length = 0;
-    char* run = malloc(num_bytes + 1);  // text since the last special token
+    char* run = malloc(num_bytes + 2);  // text since the last special token
     Status status = run != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for a text");
     for (const char *at = text, *end = text + num_bytes; at < end && status == STATUS_OK; at++) {
         const char* close = *at == DATA_SPECIAL ? memchr(at + 1, DATA_SPECIAL, (size_t)(end - at - 1)) : NULL;
@@ -365,10 +365,24 @@ Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes,
         }
         at = close != NULL ? close : at + sentinel_bytes - 1;
     }
+    if (status == STATUS_OK && input_end == INPUT_END_NEWLINE) { run[length++] = '\n'; }
     if (status == STATUS_OK) { status = tokenizer_encode(t, run, length, out); }
+    if (status == STATUS_OK && input_end == INPUT_END_EOT) {
+        status = bpe_tokens_add(out, t->vocab.eot_token);
+    }
     free(run);
     if (status != STATUS_OK) { out->num_tokens = before; }
     return status;
+}
+
+Status tokenizer_encode_filled(Tokenizer* t, const char* text, size_t num_bytes, bool needs_all,
+                               BpeTokens* out) {
+    return encode_filled(t, text, num_bytes, INPUT_END_NONE, needs_all, out);
+}
+
+Status tokenizer_encode_ended(Tokenizer* t, const char* text, size_t num_bytes, SampleInputEnd input_end,
+                              BpeTokens* out) {
+    return encode_filled(t, text, num_bytes, input_end, false, out);
 }
 
 Status tokenizer_begin(const Tokenizer* t, BpeTokens* out) {

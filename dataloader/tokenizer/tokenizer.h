@@ -57,6 +57,10 @@ Status tokenizer_encode(Tokenizer* tokenizer, const char* text, size_t num_bytes
 Status tokenizer_encode_filled(Tokenizer* tokenizer, const char* text, size_t num_bytes, bool needs_all,
                                BpeTokens* out);
 
+// The same, and what ends it: a newline is text and may merge with what is before it, end-of-text is a token.
+Status tokenizer_encode_ended(Tokenizer* tokenizer, const char* text, size_t num_bytes,
+                              SampleInputEnd input_end, BpeTokens* out);
+
 // Appends what stands before a text that is no continuation: <s> or <|begin_of_text|> where the model is a
 // Llama's, else nothing.
 Status tokenizer_begin(const Tokenizer* tokenizer, BpeTokens* out);

@@ -441,34 +441,23 @@ Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file,
 
 static const char* const name_begins[] = {"model_", "state_", "DONE_"};
 static const char* const name_ends[] = {".bin", "_00000.bin", ""};
-enum { NUM_NAMES = 3 };  // marks last: they go first
+enum { NUM_NAMES = 3, STEP_DIGITS = 8 };  // marks last: they go first; at least so many digits
 
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s%0*d%s", CHECKPOINT_PATH_CHARS - 70, directory,
-             name_begins[name], CHECKPOINT_STEP_DIGITS, step, name_ends[name]);
-}
-
-int checkpoint_step_parse(const char* text, int least_digits, int* step) {
-    char again[24];
-    char* end = NULL;
-    if (*text < '0' || *text > '9') { return 0; }
-    long long value = strtoll(text, &end, 10);
-    int num_digits = snprintf(again, sizeof again, "%0*lld", least_digits, value);
-    if (value > INT_MAX || end - text != num_digits || strncmp(text, again, (size_t)num_digits) != 0) {
-        return 0;
-    }
-    *step = (int)value;
-    return num_digits;
+             name_begins[name], STEP_DIGITS, step, name_ends[name]);
 }
 
 // Exactly what checkpoint_path() writes, followed by `tail` ("" or ".tmp")? model_1.bin is not one of ours.
 static bool is_name(const char* text, CheckpointName name, const char* tail, int* step) {
-    const size_t begin_chars = strlen(name_begins[name]), end_chars = strlen(name_ends[name]);
+    char again[80];
+    const size_t begin_chars = strlen(name_begins[name]);
     if (strncmp(text, name_begins[name], begin_chars) != 0) { return false; }
-    const int num_digits = checkpoint_step_parse(text + begin_chars, CHECKPOINT_STEP_DIGITS, step);
-    const char* end = text + begin_chars + num_digits;
-    return num_digits > 0 && strncmp(end, name_ends[name], end_chars) == 0 &&
-           strcmp(end + end_chars, tail) == 0;
+    const long long value = strtoll(text + begin_chars, NULL, 10);
+    if (value < 0 || value > INT_MAX) { return false; }
+    *step = (int)value;
+    snprintf(again, sizeof again, "%s%0*d%s%s", name_begins[name], STEP_DIGITS, *step, name_ends[name], tail);
+    return strcmp(text, again) == 0;
 }
 
 Status checkpoint_mark_done(const char* directory, int step, bool timed) {

@@ -120,11 +120,8 @@ Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file,
 
 // --- a folder of checkpoints -------------------------------------------------------------------------------
 
-enum { CHECKPOINT_STEP_DIGITS = 8 };  // at least
 typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
-// The number of characters at `text` that form a step with at least the required digits; 0: none.
-int checkpoint_step_parse(const char* text, int least_digits, int* step);
 
 // timed: saved by the clock or on a signal, which checkpoint_prune() keeps few of.
 Status checkpoint_mark_done(const char* directory, int step, bool timed);

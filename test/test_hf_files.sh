@@ -29,7 +29,8 @@ while at < len(data):  # ModelProto: pieces are its field 1, whose field 1 is th
         out.write(data[begin:at])
         kept += is_piece
 END
-"$build/prepare_data" --tokenizer "$work/tokenizer" --extra-ids 0 --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
+echo '{"extra_ids": 0}' >"$work/tokenizer/tokenizer_config.json"
+"$build/prepare_data" --tokenizer "$work/tokenizer" --out "$work/data" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 &&
     "$build/prepare_data" --tokenizer byt5 --out "$work/bytes" "$work/tasks.jsonl" >>"$work/data.log" 2>&1 || { cat "$work/data.log"; exit 1; }
 
 # Llama 3.2's angles; few positions, so that they matter

@@ -28,15 +28,19 @@ static Tokenizer* open_options(TokenizerOptions options) {
     return tokenizer;
 }
 
-static Tokenizer* open_choice(TokenizerChoice choice) {
-    static const char* const paths[][2] = {
-        [CHOICE_GPT2] = {TINY_VOCAB, TINY_MERGES}, [CHOICE_SENTENCEPIECE] = {MODEL}, [CHOICE_HF] = {BPE}};
-    return open_options((TokenizerOptions){choice, {paths[choice][0], paths[choice][1]}, 100, false, NULL});
+static Tokenizer* open_kind(SampleTokenizer kind) {
+    static const char* const paths[TOKENIZER_SENTENCEPIECE + 1][2] = {
+        [TOKENIZER_GPT2] = {TINY_VOCAB, TINY_MERGES}, [TOKENIZER_SENTENCEPIECE] = {MODEL}};
+    return open_options((TokenizerOptions){kind, {paths[kind][0], paths[kind][1]}, 100, false, NULL});
+}
+
+static Tokenizer* open_json(void) {
+    return open_options((TokenizerOptions){TOKENIZER_GPT2, {BPE}, 0, false, NULL});
 }
 
 static Tokenizer* open_gpt2(void) {
     return open_options(
-        (TokenizerOptions){CHOICE_GPT2, {SHARED_VOCAB, "../shared/tokenizer/merges.txt"}, 0, false, NULL});
+        (TokenizerOptions){TOKENIZER_GPT2, {SHARED_VOCAB, "../shared/tokenizer/merges.txt"}, 0, false, NULL});
 }
 
 // --- texts ------------------------------------------------------------------------------------------------
@@ -97,7 +101,7 @@ static void check_vocab(const Tokenizer* tokenizer, SampleTokenizer kind, int32_
 }
 
 static void tiny_vocabulary_equals_golden_tokens(void) {
-    Tokenizer* tokenizer = open_choice(CHOICE_GPT2);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_GPT2);
     check_vocab(tokenizer, TOKENIZER_GPT2, 420, 0, -1, INPUT_END_NEWLINE);
     check_golden(tokenizer, "test/golden/bpe_texts.json", "tiny");
     tokenizer_close(tokenizer);
@@ -113,7 +117,7 @@ static void gpt2_vocabulary_equals_golden_tokens(void) {
 static Tokenizer* open_like(const char* name, const char* end) {
     static char path[64];  // borrowed until close
     snprintf(path, sizeof path, "test/golden/bpe_%s_tokenizer.json", name);
-    return open_options((TokenizerOptions){CHOICE_HF, {path}, 0, false, end});
+    return open_options((TokenizerOptions){TOKENIZER_GPT2, {path}, 0, false, end});
 }
 
 // Their added tokens follow the vocabulary; text that spells one is text. Llama 3 has words that merges do
@@ -168,8 +172,8 @@ static void composed_and_not_are_one_text(void) {
 // The name of a special token between marks is its id, of no token text; the same text without marks is text.
 static void templates_name_special_tokens(void) {
     static const char text[] = "the\xff<|eot_id|>\xff<|eot_id|>\xff<|x|>\xff a\xff<|begin_of_text|>\xff";
-    Tokenizer* tokenizers[] = {open_like("llama3", NULL), open_choice(CHOICE_BYTES),
-                               open_choice(CHOICE_BYT5)};
+    Tokenizer* tokenizers[] = {open_like("llama3", NULL), open_kind(TOKENIZER_BYTES),
+                               open_kind(TOKENIZER_BYT5)};
     const char* const parts[3][4] = {{"the", "<|eot_id|><|x|> a", ""},
                                      {"the<|eot_id|><|eot_id|><|x|> a<|begin_of_text|>"},
                                      {"the<|eot_id|><|eot_id|><|x|> a<|begin_of_text|>"}};
@@ -200,7 +204,8 @@ static void templates_name_special_tokens(void) {
 
 static bool has_utf8proc(void) {
     Tokenizer* tokenizer = NULL;
-    const TokenizerOptions options = {CHOICE_HF, {"test/golden/bpe_qwen2_tokenizer.json"}, 0, false, NULL};
+    const TokenizerOptions options = {
+        TOKENIZER_GPT2, {"test/golden/bpe_qwen2_tokenizer.json"}, 0, false, NULL};
     const Status status = tokenizer_open(&tokenizer, &options);
     tokenizer_close(tokenizer);
     return status == STATUS_OK || strstr(status_message(), "without utf8proc ---> ") == NULL;
@@ -219,7 +224,7 @@ static Tokenizer* open_named(const char* name, bool without_bos) {
     file_writer_write(&writer, model, num_bytes);
     CHECK_OK(file_writer_commit(&writer));
     Tokenizer* tokenizer =
-        open_options((TokenizerOptions){CHOICE_SENTENCEPIECE, {path}, -1, without_bos, NULL});
+        open_options((TokenizerOptions){TOKENIZER_SENTENCEPIECE, {path}, -1, without_bos, NULL});
     unlink(path);
     rmdir(folder);
     free(model);
@@ -239,7 +244,7 @@ static void llama_pieces_equal_golden_ids(void) {
 
 static void only_a_llamas_texts_begin_with_bos(void) {
     for (int way = 0; way < 4; way++) {
-        Tokenizer* tokenizer = way == 3 ? open_choice(CHOICE_GPT2)
+        Tokenizer* tokenizer = way == 3 ? open_kind(TOKENIZER_GPT2)
                                         : open_named(way == 2 ? "spiece.model" : "tokenizer.model", way == 1);
         BpeTokens tokens = {0};
         CHECK_OK(tokenizer_begin(tokenizer, &tokens));
@@ -263,7 +268,7 @@ static long rank_of(const char* merges, const char* word, const int* ends) {
 // textbook: among all neighbours find the lowest rank, leftmost first, merge, begin again.
 static void heap_merging_equals_the_definition(void) {
     enum { MAX = 200 };
-    Tokenizer* tokenizer = open_choice(CHOICE_GPT2);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_GPT2);
     char *merges, word[MAX];
     CHECK_OK(file_read_text(&merges, NULL, TINY_MERGES));
     Rng rng = rng_seed(seed);
@@ -305,7 +310,7 @@ static void heap_merging_equals_the_definition(void) {
 
 // More distinct words than the cache holds: tokens stay the same.
 static void cache_overflow_changes_nothing(void) {
-    Tokenizer* tokenizer = open_choice(CHOICE_GPT2);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_GPT2);
     BpeTokens runs[2] = {{0}, {0}};
     for (int round = 0; round < 2; round++) {
         Rng rng = rng_seed(seed + 1);
@@ -323,7 +328,7 @@ static void cache_overflow_changes_nothing(void) {
 }
 
 static void invalid_utf8_is_an_error(void) {
-    Tokenizer* tokenizer = open_choice(CHOICE_GPT2);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_GPT2);
     BpeTokens tokens = {0};
     CHECK_OK(tokenizer_encode(tokenizer, "ab", 2, &tokens));
     int64_t before = tokens.num_tokens;
@@ -367,7 +372,7 @@ static bool shows(const Tokenizer* tokenizer, int32_t token, const char* text) {
 }
 
 static void byt5_equals_golden_ids(void) {
-    Tokenizer* tokenizer = open_choice(CHOICE_BYT5);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_BYT5);
     check_vocab(tokenizer, TOKENIZER_BYT5, 384, 1, 0, INPUT_END_EOT);
     check_golden(tokenizer, "test/golden/spiece_texts.json", "byt5");
     CHECK(shows(tokenizer, 0, "<pad>") && shows(tokenizer, 1, "</s>") && shows(tokenizer, 2, "<unk>"));
@@ -385,7 +390,7 @@ static void byt5_equals_golden_ids(void) {
 }
 
 static void sentencepiece_equals_golden_ids(void) {
-    Tokenizer* tokenizer = open_choice(CHOICE_SENTENCEPIECE);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_SENTENCEPIECE);
     check_vocab(tokenizer, TOKENIZER_SENTENCEPIECE, 320, 1, 0, INPUT_END_EOT);
     check_golden(tokenizer, "test/golden/spiece_texts.json", "pieces");
     CHECK(shows(tokenizer, 0, "<pad>") && shows(tokenizer, 1, "</s>") && shows(tokenizer, 2, "<unk>"));
@@ -396,8 +401,8 @@ static void sentencepiece_equals_golden_ids(void) {
 
 // Random bytes, UTF-8 or not: a result, and of the two byte tokenizers the bytes.
 static void any_bytes_are_taken(void) {
-    Tokenizer* tokenizers[3] = {open_choice(CHOICE_BYTES), open_choice(CHOICE_BYT5),
-                                spiece_library() ? open_choice(CHOICE_SENTENCEPIECE) : NULL};
+    Tokenizer* tokenizers[3] = {open_kind(TOKENIZER_BYTES), open_kind(TOKENIZER_BYT5),
+                                spiece_library() ? open_kind(TOKENIZER_SENTENCEPIECE) : NULL};
     check_vocab(tokenizers[0], TOKENIZER_BYTES, 257, 256, -1, INPUT_END_NEWLINE);
     CHECK(shows(tokenizers[0], 256, "<|endoftext|>"));
     Rng rng = rng_seed(seed);
@@ -459,23 +464,24 @@ static void saved_text_can_be_shown(void) {
     char folder[64];
     make_folder(folder);
     static const struct {
-        TokenizerChoice choice;
+        SampleTokenizer kind;
         const char *text, *shown;
     } cases[] = {
-        {CHOICE_BYT5, "caf\xc3\xa9, 1+1\n", "caf\xc3\xa9, 1+1\n<|endoftext|>"},
-        {CHOICE_SENTENCEPIECE, "The planner  cuts\nthe batch.", " The planner cuts the batch.<|endoftext|>"},
-        {CHOICE_GPT2, "The  batch.\n", "The  batch.\n<|endoftext|>"},
+        {TOKENIZER_BYT5, "caf\xc3\xa9, 1+1\n", "caf\xc3\xa9, 1+1\n<|endoftext|>"},
+        {TOKENIZER_SENTENCEPIECE, "The planner  cuts\nthe batch.",
+         " The planner cuts the batch.<|endoftext|>"},
+        {TOKENIZER_GPT2, "The  batch.\n", "The  batch.\n<|endoftext|>"},
     };
     for (int i = 0; i < 3; i++) {
-        bool is_missing = cases[i].choice == CHOICE_SENTENCEPIECE && spiece_library() == NULL;
+        bool is_missing = cases[i].kind == TOKENIZER_SENTENCEPIECE && spiece_library() == NULL;
         if (is_missing) { continue; }
-        Tokenizer* tokenizer = open_choice(cases[i].choice);
+        Tokenizer* tokenizer = open_kind(cases[i].kind);
         CHECK_OK(tokenizer_save(tokenizer, folder));
         check_shown(tokenizer, folder, cases[i].text, cases[i].shown);
         tokenizer_close(tokenizer);
     }
     remove_folder(folder);
-    Tokenizer* tokenizer = open_choice(CHOICE_BYTES);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_BYTES);
     CHECK_FAILS(tokenizer_save(tokenizer, "/nowhere"), STATUS_IO, "/nowhere/tokenizer.bin");
     tokenizer_close(tokenizer);
 }
@@ -489,7 +495,7 @@ static Status open_model(const void* model, size_t num_bytes, int32_t extra_ids,
     CHECK_OK(file_writer_open(&writer, path));
     file_writer_write(&writer, model, num_bytes);
     CHECK_OK(file_writer_commit(&writer));
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {path}, extra_ids, false, NULL};
+    TokenizerOptions options = {TOKENIZER_SENTENCEPIECE, {path}, extra_ids, false, NULL};
     Status status = tokenizer_open(tokenizer, &options);
     remove_folder(folder);
     return status;
@@ -513,12 +519,12 @@ static void bad_models_are_refused(void) {
     CHECK_FAILS(open_model(model, num_bytes, 100, &tokenizer), STATUS_BAD_FORMAT, "no piece </s>");
     free(model);
 
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0, false, NULL};
+    TokenizerOptions options = {TOKENIZER_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0, false, NULL};
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_IO, "/nowhere/spiece.model");
 }
 
 static void without_the_library_the_package_is_named(void) {
-    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {MODEL}, 0, false, NULL};
+    TokenizerOptions options = {TOKENIZER_SENTENCEPIECE, {MODEL}, 0, false, NULL};
     Tokenizer* tokenizer;
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_BAD_OPTION, "libsentencepiece-dev");
 }
@@ -668,7 +674,7 @@ static void digits_before_byte_level_equal_golden_tokens(void) {
         char* text = changed_text(BPE, &with, 1);
         CHECK(close(mkstemp(path)) == 0);
         CHECK_OK(file_write(path, text, strlen(text)));
-        Tokenizer* tokenizer = open_options((TokenizerOptions){CHOICE_HF, {path}, 0, false, NULL});
+        Tokenizer* tokenizer = open_options((TokenizerOptions){TOKENIZER_GPT2, {path}, 0, false, NULL});
         check_golden(tokenizer, "test/golden/bpe_digits_texts.json", columns[i]);
         tokenizer_close(tokenizer);
         unlink(path);
@@ -693,7 +699,7 @@ static void tokenizer_json_is_the_same_tokenizer(void) {
                             {"model.continuing_subword_prefix", "\"\"", NULL},
                             {"post_processor", "null", NULL},
                             {"added_tokens", "[]", NULL}};
-    Tokenizer *hf = open_choice(CHOICE_HF), *files = open_choice(CHOICE_GPT2);
+    Tokenizer *hf = open_json(), *files = open_kind(TOKENIZER_GPT2);
     check_golden(hf, "test/golden/bpe_texts.json", "tiny");
     CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(files)->hash);
     Bpe* bpe = NULL;
@@ -854,7 +860,7 @@ static void put_none(void) {
 
 // However the files are written: the same for the same ids and merges, another one for any other.
 static void a_bpe_is_known_by_ids_and_merges(void) {
-    Tokenizer* tokenizer = open_choice(CHOICE_GPT2);
+    Tokenizer* tokenizer = open_kind(TOKENIZER_GPT2);
     const uint64_t right = tokenizer_vocab(tokenizer)->hash;
     char* merges;
     CHECK_OK(file_read_text(&merges, NULL, TINY_MERGES));
@@ -908,7 +914,7 @@ static void tokenizer_json_is_taken_first(void) {
     unlink(path);
     put("vocab.json", tables);
     put("merges.txt", merges);
-    CHECK_OK(tokenizer_folder_open(&got, folder, -1));
+    CHECK_OK(tokenizer_folder_open(&got, folder));
     tokenizer_folder_close(&got);
     const uint64_t of_tables = folder_hash(TOKENIZER_GPT2);
     json = changed_text(BPE, &other, 1);
@@ -917,8 +923,7 @@ static void tokenizer_json_is_taken_first(void) {
     free(json);
     json = changed_text(BPE, &split, 1);
     put("tokenizer.json", json);
-    CHECK_FAILS(tokenizer_folder_open(&got, folder, -1), STATUS_BAD_FORMAT,
-                "pre_tokenizer.type is \"Sequence\"");
+    CHECK_FAILS(tokenizer_folder_open(&got, folder), STATUS_BAD_FORMAT, "pre_tokenizer.type is \"Sequence\"");
     CHECK(strstr(status_message(), "merges.txt") == NULL);
     free(json);
     free(tables);
@@ -981,8 +986,7 @@ static void a_broken_tokenizer_config_is_an_error(void) {
         put("tokenizer_config.json", broken[i]);
         CHECK_FAILS(vocab_hash_folder(&hash, &kind, folder), STATUS_BAD_FORMAT,
                     "tokenizer_config.json: no JSON");
-        CHECK_FAILS(tokenizer_folder_open(&got, folder, -1), STATUS_BAD_FORMAT,
-                    "tokenizer_config.json: no JSON");
+        CHECK_FAILS(tokenizer_folder_open(&got, folder), STATUS_BAD_FORMAT, "tokenizer_config.json: no JSON");
     }
     put("tokenizer_config.json", "{\"eos_token\": null}");
     CHECK(folder_hash(TOKENIZER_UNKNOWN) == 0);

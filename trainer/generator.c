@@ -348,7 +348,7 @@ static Status open_model(Generation* g) {
     TRY(find_weights(g, g->options->model, &is_hf));
     snprintf(path, sizeof path, "%s", g->options->tokenizer != NULL ? g->options->tokenizer : g->path);
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode)) { folder = dirname(path); }
-    TRY(tokenizer_folder_open(&g->tokens, folder, -1));
+    TRY(tokenizer_folder_open(&g->tokens, folder));
     TRY(read_model(g, is_hf, &details, &vocab_hash));
     snprintf(path_of_model, sizeof path_of_model, "%s", g->path);
     if (is_hf && g->options->tokenizer != NULL) {

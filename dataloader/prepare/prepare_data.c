@@ -42,7 +42,6 @@ typedef struct {
     const char *tokenizer, *out, *template_text;
     RecordFields fields;
     const char* task_field;
-    int32_t extra_ids;
     int32_t input_end;  // 0: default of the tokenizer, else a SampleInputEnd
     int32_t turns;
     double val_fraction;
@@ -55,7 +54,6 @@ typedef struct {
 static const OptionSpec specs[] = {
     {"--out",          OPTION_STRING, FIELD(out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin, data.json"},
     {"--tokenizer",    OPTION_STRING, FIELD(tokenizer),    "bytes", 0, 0, NULL, "DIR", "how text becomes tokens: as the folder of a model says (spiece.model or tokenizer.model; vocab.json and merges.txt; tokenizer.json as of GPT-2, Qwen2, Llama 3 or SmolLM), or bytes, or byt5"},
-    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "-1",    -1, 100000, NULL, "N", "sentinels after the pieces of spiece.model; -1: as tokenizer_config.json says, else 100, or 0 where pieces are sentinels"},
     {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
     {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},
     {"--task-field",   OPTION_STRING, FIELD(task_field),   "task",  0, 0, NULL, "NAME", "field with the task's name; where it is missing: the file's base name"},
@@ -459,7 +457,7 @@ static Status read_files(Prepare* p, const char* what, bool writes) {
 
 static Status open_tokenizer(Prepare* p) {
     const PrepareOptions* options = p->options;
-    TRY(tokenizer_folder_open(&p->source, options->tokenizer, options->extra_ids));
+    TRY(tokenizer_folder_open(&p->source, options->tokenizer));
     p->tokenizer = p->source.tokenizer;
     p->vocab = *tokenizer_vocab(p->tokenizer);
     bool is_plain = p->form.form.name == NULL;

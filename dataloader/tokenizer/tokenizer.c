@@ -13,7 +13,6 @@
 enum {
     MAX_TEXT_BYTES = 1 << 30,
     MAX_TOKEN_BYTES = 255,
-    NUM_CHOICES = CHOICE_HF + 1,
     BYT5_FIRST_BYTE = 3,
     BYT5_SENTINELS = 125,
     T5_SENTINELS = 100,
@@ -21,17 +20,14 @@ enum {
 };
 
 #define LLAMA_FILE "tokenizer.model"  // T5's is spiece.model
-static const char* const file_names[NUM_CHOICES][2] = {[CHOICE_GPT2] = {"vocab.json", "merges.txt"},
-                                                       [CHOICE_SENTENCEPIECE] = {"spiece.model"},
-                                                       [CHOICE_HF] = {"tokenizer.json"}};
 
 struct Tokenizer {
     TokenizerOptions options;
     SampleVocab vocab;
     uint64_t hash;                 // of what maps text to ids; 0: without files
-    Bpe* bpe;                      // gpt2, hf as BPE; otherwise NULL
+    Bpe* bpe;                      // gpt2; otherwise NULL
     const SpieceLibrary* library;  // of `pieces`
-    SpieceModel* pieces;           // sentencepiece, hf as Unigram; otherwise NULL
+    SpieceModel* pieces;           // sentencepiece; otherwise NULL
     int32_t bos_token;             // -1: none
     int32_t first_byte;            // bytes, byt5: the token of byte 0
     Arena arena;                   // memory of the texts
@@ -166,7 +162,10 @@ static Status take_pieces(Tokenizer* t, const char* name) {
                     name);
     }
     if (extra_ids > 0 && has_own) {
-        return FAIL(STATUS_BAD_OPTION, "%s: has pieces <extra_id_0> ... of its own ---> --extra-ids 0", name);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "%s: has pieces <extra_id_0> ... of its own ---> \"extra_ids\": 0 in tokenizer_config.json",
+            name);
     }
     int32_t num_pieces = t->library->num_pieces(t->pieces);
     TRY(start_texts(t, num_pieces + extra_ids));
@@ -200,7 +199,7 @@ static Status open_gpt2(Tokenizer* t) {
     VocabFile tables[2] = {{.name = t->options.paths[0]}, {.name = t->options.paths[1]}};
     char* texts[2] = {NULL, NULL};
     Status status = STATUS_OK;
-    int num_files = t->options.choice == CHOICE_HF ? 1 : 2;
+    int num_files = t->options.paths[1] == NULL ? 1 : 2;
     for (int i = 0; i < num_files && status == STATUS_OK; i++) {
         status = file_read_text(&texts[i], &tables[i].num_bytes, tables[i].name);
         tables[i].text = texts[i];
@@ -235,13 +234,13 @@ static Status list_specials(Tokenizer* t) {
 }
 
 Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
-    static Status (*const open[NUM_CHOICES])(Tokenizer * t) = {open_bytes, open_gpt2, open_byt5,
-                                                               open_sentencepiece, open_gpt2};
+    static Status (*const open[])(Tokenizer * t) = {NULL, open_bytes, open_gpt2, open_byt5,
+                                                    open_sentencepiece};  // by SampleTokenizer
     Tokenizer* t = calloc(1, sizeof *t);
     if (t == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
     t->options = *options;
     t->bos_token = -1;
-    Status status = open[options->choice](t);
+    Status status = open[options->kind](t);
     if (status == STATUS_OK) { status = list_specials(t); }
     if (status != STATUS_OK) {
         tokenizer_close(t);
@@ -397,8 +396,10 @@ const unsigned char* tokenizer_token_text(const Tokenizer* t, int32_t token, int
 
 // --- saving ------------------------------------------------------------------------------------------------
 
-static Status save_texts(const Tokenizer* t, const char* path) {
+Status tokenizer_save(const Tokenizer* t, const char* folder) {
+    char path[PATH_CHARS];
     FileWriter writer;
+    snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
     TRY(file_writer_open(&writer, path));
     int32_t header[256] = {20240328, 2, t->vocab.num_tokens, t->vocab.eot_token};
     file_writer_write(&writer, header, sizeof header);
@@ -409,65 +410,43 @@ static Status save_texts(const Tokenizer* t, const char* path) {
     return file_writer_commit(&writer);
 }
 
-Status tokenizer_save(const Tokenizer* t, const char* folder) {
-    char path[PATH_CHARS];
-    snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
-    return save_texts(t, path);
-}
-
 // --- tokenizer folder -------------------------------------------------------------------------------------
 
-static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerChoice choice) {
-    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1, false, NULL};
+// Are both files (second NULL: one) in the folder?
+static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, SampleTokenizer kind,
+                 const char* first, const char* second) {
+    const char* const names[2] = {first, second};
     bool is_there = true;
-    for (int i = 0; i < 2 && file_names[choice][i] != NULL; i++) {
-        snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, file_names[choice][i]);
+    *out = (TokenizerOptions){.kind = kind};
+    for (int i = 0; i < 2 && names[i] != NULL; i++) {
+        snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, names[i]);
+        out->paths[i] = f->paths[i];
         is_there = is_there && access(f->paths[i], R_OK) == 0;
     }
-    if (is_there || choice != CHOICE_SENTENCEPIECE) { return is_there; }
-    snprintf(f->paths[0], sizeof f->paths[0], "%s/" LLAMA_FILE, folder);
-    return access(f->paths[0], R_OK) == 0;
+    return is_there;
 }
 
 // Hugging Face's files of ByT5 have no vocabulary, only its class name. vocab.json and merges.txt do not say
 // how texts are split, tokenizer.json does. If a folder has files of several tokenizers, data.json selects.
 static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder, bool is_byt5) {
-    SampleTokenizer kind = f->data.vocab.tokenizer;
-    if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
-    if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
-    if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
-    if (kind == TOKENIZER_UNKNOWN && is_byt5) { return find(f, out, folder, CHOICE_BYT5); }
-    if (find(f, out, folder, CHOICE_HF)) { return true; }
-    return kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2);
+    const SampleTokenizer kind = f->data.vocab.tokenizer, pieces = TOKENIZER_SENTENCEPIECE;
+    *out = (TokenizerOptions){.kind = kind};
+    if (kind == TOKENIZER_BYTES || kind == TOKENIZER_BYT5) { return true; }
+    if (kind != TOKENIZER_GPT2 && (find(f, out, folder, pieces, "spiece.model", NULL) ||
+                                   find(f, out, folder, pieces, LLAMA_FILE, NULL))) {
+        return true;
+    }
+    *out = (TokenizerOptions){.kind = TOKENIZER_BYT5};
+    if (kind == TOKENIZER_UNKNOWN && is_byt5) { return true; }
+    if (find(f, out, folder, TOKENIZER_GPT2, "tokenizer.json", NULL)) { return true; }
+    return kind != pieces && find(f, out, folder, TOKENIZER_GPT2, "vocab.json", "merges.txt");
 }
 
-static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
-    int32_t expected = f->data.vocab.num_tokens;
-    TRY(tokenizer_open(&f->tokenizer, options));
-    int32_t has = tokenizer_vocab(f->tokenizer)->num_tokens;
-    if (options->choice == CHOICE_SENTENCEPIECE && expected > 0 && has != expected &&
-        expected >= has - f->tokenizer->options.extra_ids) {  // with another number of sentinels
-        options->extra_ids = f->tokenizer->options.extra_ids + expected - has;
-        tokenizer_close(f->tokenizer);
-        f->tokenizer = NULL;
-        TRY(tokenizer_open(&f->tokenizer, options));
-    }
-    uint64_t hash = tokenizer_vocab(f->tokenizer)->hash;
-    if (f->data.vocab.hash != 0 && f->data.vocab.hash != hash) {
-        return FAIL(
-            STATUS_BAD_FORMAT,
-            "%s: its tokenizer's files are not those that data.json was written with ---> prepare the data "
-            "again",
-            folder);
-    }
-    return STATUS_OK;
-}
-
-static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_ids) {
+static Status open_folder(TokenizerFolder* f, const char* folder) {
     bool has_data;
     TokenizerOptions options = {.extra_ids = -1};
     if (strcmp(folder, "bytes") == 0 || strcmp(folder, "byt5") == 0) {
-        options.choice = folder[3] == '5' ? CHOICE_BYT5 : CHOICE_BYTES;
+        options.kind = folder[3] == '5' ? TOKENIZER_BYT5 : TOKENIZER_BYTES;
         return tokenizer_open(&f->tokenizer, &options);
     }
     TokenizerConfig config;
@@ -480,10 +459,17 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
                     "or bytes, or byt5",
                     folder);
     }
-    options.extra_ids = extra_ids >= 0 ? extra_ids : config.extra_ids;
+    options.extra_ids = config.extra_ids;
     options.without_bos = config.without_bos;
     options.end = config.end[0] != '\0' ? config.end : NULL;
-    TRY(open_files(f, &options, folder));
+    TRY(tokenizer_open(&f->tokenizer, &options));
+    if (f->data.vocab.hash != 0 && f->data.vocab.hash != tokenizer_vocab(f->tokenizer)->hash) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: its tokenizer's files are not those that data.json was written with ---> prepare the data "
+            "again",
+            folder);
+    }
     SampleInputEnd input_end = f->data.vocab.input_end;
     f->data.vocab = *tokenizer_vocab(f->tokenizer);
     if (has_data) {
@@ -494,9 +480,9 @@ static Status open_folder(TokenizerFolder* f, const char* folder, int32_t extra_
     return STATUS_OK;
 }
 
-Status tokenizer_folder_open(TokenizerFolder* out, const char* folder, int32_t extra_ids) {
+Status tokenizer_folder_open(TokenizerFolder* out, const char* folder) {
     *out = (TokenizerFolder){0};
-    Status status = open_folder(out, folder, extra_ids);
+    Status status = open_folder(out, folder);
     if (status != STATUS_OK) { tokenizer_folder_close(out); }
     return status;
 }

@@ -2,11 +2,11 @@
 tokenizer.h -- text to tokens by one of several tokenizers.
 
     bytes          the byte itself, 256 for end-of-text                          nothing to read
-    gpt2           byte-level BPE (bpe.h)                                        vocab.json and merges.txt
+    gpt2           byte-level BPE (bpe.h)                                        vocab.json and merges.txt,
+                   also Qwen2's or Llama 3's                                     or tokenizer.json
     byt5           the byte + 3; 0 padding, 1 </s>, 2 <unk>; 125 sentinels       nothing to read
     sentencepiece  pieces as in T5 (spiece.h), and sentinels after them         spiece.model
                    pieces as in Llama, without sentinels                         tokenizer.model
-    hf             the same as gpt2, or Qwen2's or Llama 3's BPE                 tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
 text that spells one ("</s>", "<|endoftext|>") stays text. Templates name them.
@@ -27,14 +27,12 @@ Encoding writes caches, so one thread per Tokenizer; everything else is read-onl
 #include "bpe.h"
 #include "../../util/status.h"
 
-typedef enum { CHOICE_BYTES, CHOICE_GPT2, CHOICE_BYT5, CHOICE_SENTENCEPIECE, CHOICE_HF } TokenizerChoice;
-
 typedef struct {
-    TokenizerChoice choice;
-    const char* paths[2];  // gpt2: vocab.json, merges.txt; sentencepiece: spiece.model; hf: tokenizer.json
+    SampleTokenizer kind;
+    const char* paths[2];  // gpt2: vocab.json, merges.txt, or tokenizer.json alone; sentencepiece: its model
     int32_t extra_ids;     // sentencepiece: sentinels after the pieces; T5 100, mT5 0; -1: by the model
     bool without_bos;      // tokenizer_begin() adds nothing
-    const char* end;       // gpt2, hf: the text of the end-of-text token; NULL: the usual one
+    const char* end;       // gpt2: the text of the end-of-text token; NULL: the usual one
 } TokenizerOptions;
 
 typedef struct Tokenizer Tokenizer;
@@ -91,6 +89,5 @@ typedef struct {
 } TokenizerFolder;
 
 // STATUS_BAD_FORMAT if the files differ from those recorded in data.json, STATUS_IO if there are none.
-// extra_ids: as in TokenizerOptions.
-Status tokenizer_folder_open(TokenizerFolder* out, const char* folder, int32_t extra_ids);
+Status tokenizer_folder_open(TokenizerFolder* out, const char* folder);
 void tokenizer_folder_close(TokenizerFolder* folder);  // an all-zero one is allowed

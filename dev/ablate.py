@@ -1,8 +1,8 @@
-"""What each part and constant of the search brings: dev/ablate.sh. Every variant is the planner built with one line of
+"""What each part and constant of the search brings: writes dev/results/ablation.md. Every variant is the planner built with one line of
 its source changed; makespans are those of evaluate.py for the shared cases, the planner's own for generated ones (the two agree,
 dev/bench_planner.sh).
 
-usage: python3 dev/ablate.py [--quick] [--only NAME,..] --out FILE
+usage: python3 dev/ablate.py [--quick] [--only NAME,..] [--out FILE]     three random seeds, a quarter of an hour on one core; --quick: one
 """
 import argparse
 import concurrent.futures
@@ -175,7 +175,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--only")
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", default="dev/results/ablation.md")
     options = parser.parse_args()
     seeds = SEEDS[:1] if options.quick else SEEDS
     names = options.only.split(",") if options.only else list(VARIANTS)
@@ -187,7 +187,7 @@ def main():
         cases += with_buffers()
         base = measure("as it is", [], cases, seeds, work)
         lines = ["# What each part of the search brings", "",
-                 f"`dev/ablate.sh{' --quick' if options.quick else ''}`: the planner with one part switched off or one constant changed, on the {num_shared} shared cases,",
+                 f"`python3 dev/ablate.py{' --quick' if options.quick else ''}`: the planner with one part switched off or one constant changed, on the {num_shared} shared cases,",
                  f"{num_generated} generated ones and {len(cases) - num_shared - num_generated} in which every buffer counts, {len(seeds)} random seed{'s' if len(seeds) > 1 else ''}. Percent by which the makespan is longer than with the search as it is: geometric mean,",
                  "worst and best case; planning time, times that of the search as it is; cases for which nothing is found.", "",
                  "| switched off or changed | mean % | worst % | best % | time | not found |", "|---|---:|---:|---:|---:|---:|"]

@@ -2,25 +2,18 @@
 # Two real ranks: idle time against the plan's, and dynamic against packed-ragged, with messages that a thread moves and messages that
 # wait for their receiver; interleaved. MESSAGES: as in a cost file, a thread that looks every 1000000 ns, or 2, pulled. Wants two quiet cores, takes about 20 minutes. Prints a table.
 #   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=10 SKIP=5 ROUNDS=3 MESSAGES="1000000 2" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
-# SHARED: where data/*.jsonl and tokenizer/ of GPT-2 are (V 50257); without them the built-in tasks as bytes.
+# SHARED: as in dev/task_data.sh.
 . "$(dirname "$0")/help.sh"
 set -eu
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
+. dev/task_data.sh
 export OMP_NUM_THREADS=1
-model=${MODEL:-l8c256h4} batch=${BATCH:-16384} longest=${LONGEST:-2048} steps=${STEPS:-10} skip=${SKIP:-5} rounds=${ROUNDS:-3} shared=${SHARED:-../shared}
+model=${MODEL:-l8c256h4} batch=${BATCH:-16384} longest=${LONGEST:-2048} steps=${STEPS:-10} skip=${SKIP:-5} rounds=${ROUNDS:-3}
 messages=${MESSAGES:-1000000 2} policies=${POLICIES:-dynamic packed-ragged}
 out=out/bench-waits
 make -s programs
-mkdir -p $out
-flags=(--input-end newline --tokenizer bytes) texts=("$out/tasks.jsonl") vocab=257
-if [ -d "$shared/data" ]; then
-    flags=(--input-end newline --tokenizer "$shared/tokenizer")
-    texts=("$shared"/data/*.jsonl) vocab=50257
-elif [ ! -e $out/tasks.jsonl ]; then
-    ./make_tasks --out $out/tasks.jsonl --max-tokens 5000 >$out/data.log
-fi
-[ -e $out/data/train.bin ] || ./prepare_data "${flags[@]}" --out $out/data "${texts[@]}" >$out/data.log
+task_data $out gpt2 newline bytes
 
 # Field of every step but the first of a run, in which memory still grows, one a line.
 field() { sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' "$out/$1/metrics.jsonl" | tail -n +$((skip + 1)); }
@@ -36,7 +29,7 @@ for round in $(seq "$rounds"); do
         for policy in $policies; do
             name=$policy-$how-$round
             rm -rf "${out:?}/$name"
-            timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 -i $out/data/train.bin -e "$model" -t "$longest" -d "$batch" -v 0 -s 0 \
+            timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 -i "$data/train.bin" -e "$model" -t "$longest" -d "$batch" -v 0 -s 0 \
                 -x "$steps" -n 0 --stages 2 --costs $out/costs-$how.txt --batching "$policy" -o "$out/$name" \
                 --trace "$out/$name.json" --debug dump-plan="$out/$name.plan" --show-step "$steps" --verbose >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
             rm -f "$out/$name"/*.bin

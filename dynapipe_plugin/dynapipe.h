@@ -304,9 +304,9 @@ int32_t dynapipe_threads(const Dynapipe* dp);
 
 // --- ending early ----------------------------------------------------------------------------------------
 
-// From now on SIGTERM, SIGINT and SIGUSR1 are noted and do not end the program (a second SIGINT does); on all
-// ranks, or on none. NULL: before dynapipe_open(), so that signals during its wait for the other ranks are
-// noted too. Without this call signals keep their usual effect.
+// From now on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 (what mpirun.sh makes of SIGINT) are noted and do not end
+// the program (a second SIGINT does); on all ranks, or on none. NULL: before dynapipe_open(), so that signals
+// during its wait for the other ranks are noted too. Without this call signals keep their usual effect.
 void dynapipe_watch_signals(Dynapipe* dp);
 // The signal by which all ranks agree to end, whichever rank received it; 0: none. Agreed on in
 // dynapipe_report() (within its usual message), in dynapipe_choose_stages(), and between batches in

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # mpirun.sh -- mpirun, for runs that are told to end and save first. Takes mpirun's arguments and does what it does; besides:
 #
-#   SIGTERM, SIGINT (Ctrl-C), SIGUSR1, SIGHUP   reach the ranks as SIGUSR1, which finish their step, save and end. Exit status 0,
-#                             for SIGINT 130. A second SIGINT ends them now.
+#   SIGTERM, SIGINT (Ctrl-C), SIGUSR1, SIGHUP   reach the ranks as SIGUSR1, SIGINT as SIGUSR2 if they catch that; they finish
+#                             their step, save and end. Exit status 0, for SIGINT 130. A second SIGINT ends them now.
 #   mpirun is killed          its ranks on this host end too, and what Open MPI leaves behind then is removed: shared memory in
 #                             /dev/shm and the folder of the session, as long as nobody uses them
 #   a host is gone            the ranks give up (--comm-timeout), but mpirun waits for that host, for a quarter of an hour: 6 seconds
@@ -16,7 +16,7 @@
 # later (odls_base_sigkill_timeout), and exit status 1, whatever the ranks do. SIGUSR1 it hands on and waits. MPIRUN: the command
 # to use in place of mpirun.
 set -u
-mpirun='' told='' signal=''
+mpirun='' told='' signal='' as=USR1
 for name in TERM INT USR1 HUP; do
     # shellcheck disable=SC2064
     trap "signal=$name; [ -z \"\$mpirun\" ] || tell" "$name"
@@ -55,8 +55,8 @@ if [ "${1:-}" = --clean ]; then
     exit 0
 fi
 
-# Of what is printed, without mpirun's two notices that a rank has ended with an error. (Its --quiet would also hide programs that
-# do not exist, and ranks that a signal has killed.)
+# Of what is printed, without mpirun's two notices that a rank has ended with an error, and with one line where there is no such
+# program: then the status is 5. (Its --quiet would also hide that, and ranks that a signal has killed.)
 without_notices() {
     trap '' TERM INT USR1 HUP
     exec sed -u '/^-\{74\}$/ {
@@ -66,6 +66,13 @@ without_notices() {
             N
             /\n-\{74\}$/ !b more
             d
+        }
+        /\n[^ ]* was unable to \(find the specified executable\|launch the specified application as it could not\)/ {
+            :all
+            N
+            /\n-\{74\}$/ !b all
+            s/.*\nExecutable: *\([^\n]*\).*/mpirun.sh: \1: no such program, or no permission to run it ---> make it, or check the path/
+            q 5
         }
     }' >&2
 }
@@ -80,17 +87,17 @@ has_ranks() {
     grep -lsz "^DYNAPIPE_MPIRUN=$$\$" /proc/[0-9]*/environ 2>/dev/null | xargs -r grep -qsz '^OMPI_COMM_WORLD_RANK='
 }
 
-# SIGUSR1 is handed on from the moment that mpirun, and noted from the moment that the ranks catch it: before, it kills.
-catches_usr1() {
+# A signal is handed on from the moment that mpirun, and noted from the moment that the ranks catch it: before, it kills.
+catches() {
     local caught
     caught=$(awk '/^SigCgt/ {print $2}' "/proc/$1/status" 2>/dev/null)
-    [ -n "$caught" ] && (((0x$caught & 0x200) != 0))
+    [ -n "$caught" ] && (((0x$caught >> ($(kill -l $as) - 1) & 1) != 0))
 }
 is_ready() {
     local all rank
     all=$(ranks)
-    [ -n "$all" ] && catches_usr1 "$mpirun" || return 1
-    for rank in $all; do catches_usr1 "$rank" || return 1; done
+    [ -n "$all" ] && catches "$mpirun" || return 1
+    for rank in $all; do catches "$rank" || return 1; done
 }
 
 tell() {
@@ -103,12 +110,14 @@ tell() {
     fi
     [ -z "$first" ] || return
     echo "mpirun.sh: SIG$told: the ranks finish their step, save and end (Ctrl-C again: at once)" >&2
+    [ "$told" != INT ] || as=USR2
     for _ in $(seq 50); do
         is_ready && break
         kill -0 "$mpirun" 2>/dev/null && [ -z "$signal" ] || break
         sleep 0.1
     done
-    kill -USR1 "$mpirun" 2>/dev/null
+    is_ready || as=USR1
+    kill -$as "$mpirun" 2>/dev/null
 }
 
 exec {said}> >(without_notices)
@@ -126,7 +135,7 @@ while kill -0 "$mpirun" 2>/dev/null; do
     read -rt 0.2 -u "$never"
     if [ $((++looks % 10)) -ne 0 ]; then continue; fi
     # mpirun loses one now and then; ranks that have noted it do not mind another
-    if [ -n "$told" ]; then kill -USR1 "$mpirun" 2>/dev/null; fi
+    if [ -n "$told" ]; then kill -$as "$mpirun" 2>/dev/null; fi
     if has_ranks; then
         had_ranks=1 without=0
     elif [ -n "$had_ranks" ] && [ $((++without)) -eq 3 ]; then
@@ -146,6 +155,7 @@ left=$(ranks)
 # shellcheck disable=SC2086
 [ -z "$left" ] || kill -KILL $left 2>/dev/null
 wait "$filter"
+if [ $? -eq 5 ]; then status=127; fi
 clean
 # Open MPI says so only at times
 [ $status -le 128 ] || [ -n "$told" ] || echo "mpirun.sh: exit status $status, as by SIG$(kill -l $status)" >&2

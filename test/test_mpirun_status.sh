@@ -25,6 +25,14 @@ notice 'mpirun detected that one or more processes exited with non-zero status, 
 [ "$1" -le 128 ] || notice 'mpirun noticed that process rank 0 with PID 0 on node vm exited on signal 9 (Killed).'
 exit "$1"
 END
+# one without a program, which ends as mpirun does
+cat >"$work/programless" <<'END'
+#!/bin/sh
+line=$(printf '%074d' 0 | sed 's/0/-/g')
+printf '%s\n' "$line" "mpirun was unable to find the specified executable file, and therefore" "did not launch the job." "" \
+    "Node:       vm" "Executable: ./trian" "$line" "2 total processes failed to start" >&2
+exit 132
+END
 chmod +x "$work"/*
 export PATH=$work:$PATH MPIRUN=$work/ranks LAUNCH=env SLURM_JOB_ID=17
 
@@ -59,5 +67,8 @@ prints 7 "error: what is wrong ---> what to do"
 prints 137 "error: what is wrong ---> what to do
 mpirun noticed that process rank 0 with PID 0 on node vm exited on signal 9 (Killed).
 mpirun.sh: exit status 137, as by SIGKILL"
+MPIRUN=$work/programless dynapipe_plugin/mpirun.sh -np 2 ./trian 2>"$work/log"
+[ $? -eq 127 ] && grep -qx "mpirun.sh: ./trian: no such program, .* ---> .*" "$work/log" && [ "$(wc -l <"$work/log")" -eq 1 ]
+ok $? "no such program: $(cat "$work/log")"
 for status in 0 3; do ends $status 0.6 $status USR1 dev/slurm_train.sh ranks 0.6 $status -o "$work/out"; done
 finish

@@ -87,7 +87,7 @@ stopped() {  # exit status, expected, signal said, name
         await '^step +2/' "$work/sh-$signal.log"
         pkill -$signal -P "$job" -f mpirun.sh
         wait "$job"
-        stopped $? "$([ $signal = INT ] && echo 130 || echo 0)" SIGUSR1 sh-$signal
+        stopped $? "$([ $signal = INT ] && echo 130 || echo 0)" "$([ $signal = INT ] && echo SIGINT || echo SIGUSR1)" sh-$signal
     done
     timeout --foreground 120 "$launch" -np 2 "$trainer" $base --stages 2 -x 40000 -o "$work/killed" >"$work/killed.log" 2>&1 &
     job=$!

@@ -588,6 +588,7 @@ static void signals_are_noted(void) {
     CHECK_EQ(stop_signal_exit_status(SIGINT), 130);
     CHECK_EQ(stop_signal_exit_status(SIGTERM), 0);
     CHECK(strcmp(stop_signal_name(SIGUSR1), "SIGUSR1") == 0);
+    CHECK(strcmp(stop_signal_name(SIGUSR2), "SIGINT") == 0);
 }
 
 static void intervals_are_read(void) {

@@ -83,7 +83,7 @@ int standard_output_close(int exit_status, int if_lost) {
 
 enum { INTERRUPTED_STATUS = 130 };  // 128 + SIGINT
 
-static const int watched[] = {SIGTERM, SIGINT, SIGUSR1};
+static const int watched[] = {SIGTERM, SIGINT, SIGUSR2, SIGUSR1};
 static volatile sig_atomic_t seen, num_interrupts;
 
 static bool is_under_mpirun;  // read by the handler, so set before it is installed
@@ -98,7 +98,7 @@ static void never_wait_to_print(void) {
 
 static void note(int number) {
     if (number == SIGINT && num_interrupts++ > 0) { _exit(INTERRUPTED_STATUS); }
-    if (number != SIGUSR1 && is_under_mpirun) { never_wait_to_print(); }
+    if ((number == SIGTERM || number == SIGINT) && is_under_mpirun) { never_wait_to_print(); }
     if (seen == 0) { seen = number; }
 }
 
@@ -122,7 +122,10 @@ int stop_signal_seen(void) {
 }
 
 const char* stop_signal_name(int number) {
-    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : number == SIGUSR1 ? "SIGUSR1" : "?";
+    return number == SIGTERM                       ? "SIGTERM"
+           : number == SIGINT || number == SIGUSR2 ? "SIGINT"
+           : number == SIGUSR1                     ? "SIGUSR1"
+                                                   : "?";
 }
 
 int stop_signal_exit_status(int number) {

@@ -83,7 +83,8 @@ int standard_output_close(int exit_status, int if_lost);
 
 // --- stop signal ------------------------------------------------------------------------------------------
 
-// SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 (Slurm's --signal) are recorded, and the program ends after saving. A
+// SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm's --signal) and SIGUSR2 (SIGINT as mpirun.sh hands it on, which
+// sets the status of that itself) are recorded, and the program ends after saving. A
 // second SIGINT ends it at once with status 130; a signal that was ignored at start (nohup, `&` in a script)
 // stays ignored. The record is per process, as signals are: the only mutable global of the plugin.
 

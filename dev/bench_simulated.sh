@@ -6,6 +6,7 @@
 #   dev/bench_simulated.sh --model gpt2 --stages 4 --policies dynamic,dynapipe      these cells, and the table of all there are
 #   dev/bench_simulated.sh --stages 8 --size l16c256h4,32768,2048                   another size: model, tokens a step, longest
 #   dev/bench_simulated.sh --table                                                  only the table
+# --out FOLDER: cells, costs and table.md of their own there. --tokenizer bytes: not GPT-2's.
 # --again: also what is there, costs too. --costs FILE: of ./profile_costs, for platform fast; else measured there first, by two virtual ranks.
 # On the other platforms ranks and links differ, so the trainer measures them itself, all policies' runs once.
 # STEPS (7); SKIP (2): the first, in which memory is touched for the first time, do not count. SHARED (../shared): texts.
@@ -13,7 +14,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 shopt -s extglob
-out=out/simulated result=dev/results/simulated.md
+out=out/simulated texts=out/simulated result=dev/results/simulated.md tokenizer=gpt2
 steps=${STEPS:-7} skip=${SKIP:-2}
 models=gpt2,t5 stages='' platforms='' policies='' size='' costs='' again='' table='' more=()
 words="$0 $*"
@@ -23,22 +24,25 @@ while [ $# -gt 0 ]; do
         --again) again=1; shift; continue ;;
         --table) table=1; shift; continue ;;
         --) shift; more=("$@"); break ;;
-        --model | --stages | --platforms | --policies | --size | --costs) [ $# -ge 2 ] || die "$1: no value" ;;&
+        --model | --stages | --platforms | --policies | --size | --costs | --out | --tokenizer) [ $# -ge 2 ] || die "$1: no value" ;;&
         --model) models=$2 ;;
         --stages) stages=$2 ;;
         --platforms) platforms=$2 ;;
         --policies) policies=$2 ;;
         --size) size=$2 ;;
         --costs) costs=$2 ;;
-        *) die "$1 ---> head -14 $0" ;;
+        --out) out=$2 result=$2/table.md ;;
+        --tokenizer) tokenizer=$2 ;;
+        *) die "$1 ---> head -15 $0" ;;
     esac
     shift 2
 done
-# linear: dynamic with one contiguous stage a rank and the head on the last one; packed-ragged-zb: its packs in our schedule, with
+# whole: dynamic with no sample cut; linear: with one contiguous stage a rank and the head on the last one; packed-ragged-zb: its packs in our schedule, with
 # weight gradients apart (zero bubble); grouped: samples of similar lengths up to a number of tokens, padded.
-all_policies=dynamic,linear,dynapipe,packed-ragged,packed-ragged-zb,kk,packed,grouped,padded
+all_policies=dynamic,whole,linear,dynapipe,packed-ragged,packed-ragged-zb,kk,packed,grouped,padded
 batching_of() {
     case $1 in
+        whole) echo --batching dynamic --slices off ;;
         linear) echo --batching dynamic --placement linear --head whole ;;
         packed-ragged-zb) echo --batching packed-ragged --schedule adaptive --split-backward on ;;
         grouped) echo --batching tokens --layout padded ;;
@@ -78,8 +82,8 @@ spent() {  # seconds of processors, of all that this shell has waited for
 simulated() { timeout -k 10 3000 dev/simulate.sh "$@"; }
 prepare() {  # model: sets trainer, data, vocab, about
     case $1 in
-        gpt2) task_data $out gpt2 newline bytes ;;
-        t5) task_data $out gpt2 eos byt5 ;;
+        gpt2) task_data "$texts" "$tokenizer" newline bytes ;;
+        t5) task_data "$texts" "${tokenizer/#bytes/byt5}" eos byt5 ;;
     esac
     trainer=build/simulated/train_$1-dynapipe
 }
@@ -178,7 +182,7 @@ section() {  # kind, stages, platform
         [ "$policy" = dynamic ] || [ ! -e "$dynamic/seconds" ] || best+="$(ratio "$cell" "$dynamic") $policy"$'\n'
     done
     [ ! -e "$dynamic/seconds" ] || sed -nE 's/^.*(stages: .*)/\ndynamic, \1/p' "$dynamic/log" | head -2
-    [ -z "$best" ] || grep -v ' linear$' <<<"$best" | sort -g | awk 'NF {printf "\nAgainst the best of the others, %s: %s x.\n", $3, $1; exit}'
+    [ -z "$best" ] || grep -vE ' (whole|linear)$' <<<"$best" | sort -g | awk 'NF {printf "\nAgainst the best of the others, %s: %s x.\n", $3, $1; exit}'
 }
 write_table() {
     {
@@ -202,7 +206,7 @@ write_table() {
 command -v smpicc >/dev/null || die "no smpicc here ---> dev/setup.sh --dev"
 . dev/task_data.sh
 load=$(cut -d' ' -f1 /proc/loadavg)
-mkdir -p $out dev/results
+mkdir -p $out $texts dev/results
 [ -z "$again" ] || rm -rf $out/costs-* $out/cache-*
 if [ -z "$table" ]; then
     make -s simulated prepare_data make_tasks

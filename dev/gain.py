@@ -1,11 +1,16 @@
 """Where dynamic microbatches pay: predicted gain over each rival by tokens a step, vocabulary, stages and kind of model.
 
 usage: python3 dev/gain.py [--batches N] [--table dev/results/gain.md] [--picture doc/gain.svg]
+       python3 dev/gain.py --measure [--repeats N] [--table dev/results/gain_measured.md]
 Run in the repository's root, where ./dynapipe is built. Each cell is the mean over N batches [3] of a mixture of 30 tasks
 (../shared/data/lengths.csv). What ./dynapipe plan calls packs is the best of packs of 1, 2 and 4 times the longest sample.
+--measure: real training steps instead, of small models on virtual hosts (dev/bench_simulated.sh, half an hour a repeat [2] of
+one core that nothing else should use), beside what the trainers predicted for the same steps.
 """
 import argparse
+import json
 import math
+import os
 import re
 import statistics
 import subprocess
@@ -17,6 +22,11 @@ MODELS = [("GPT-2, 257 ids", "l24c768h12", 257), ("GPT-2, 32,128 ids", "l24c768h
           ("GPT-2, 50,257 ids", "l24c768h12", 50257), ("T5, 32,128 ids", "flan-t5:base", 32128)]
 STAGES, TIMES = (2, 4, 8, 16), (4, 8, 16, 32, 64)
 RIVALS = ("packs with 1F1B", "packs in our schedule", "DynaPipe")
+# kind, model, stages, longest input and target, tokenizer, tokens a step as multiples of the longest sample
+MEASURED = [("gpt2", "l8c256h4", 4, (512,), "gpt2", (4, 8, 16, 32)), ("gpt2", "l16c256h4", 8, (512,), "gpt2", (4, 16)),
+            ("gpt2", "l12c128h2", 4, (1024,), "bytes", (8, 16)), ("gpt2", "l12c128h2", 8, (1024,), "bytes", (16,)),
+            ("t5", "t5:l4c256h4", 4, (512, 128), "gpt2", (8, 16)), ("t5", "t5:l8c256h4", 8, (512, 128), "gpt2", (8,))]
+POLICIES = ("dynamic", "packed-ragged", "packed-ragged-zb", "dynapipe")
 
 
 def gains(model, vocab, stages, times, batch):
@@ -88,16 +98,61 @@ def picture(found):
     yield "</svg>"
 
 
+def steps_of(kind, model, stages, longest, tokenizer, many, repeats):
+    """times of a cell's steps from the third on, by policy: the shortest of some runs, since what else the machine does only adds"""
+    found = {policy: [] for policy in POLICIES}
+    for repeat in range(repeats):
+        out = f"out/gain/{repeat + 1}/{model.replace(':', '-')}-{tokenizer}-{stages}-{many}"
+        subprocess.run(
+            ["dev/bench_simulated.sh", "--model", kind, "--stages", str(stages), "--policies", ",".join(POLICIES), "--tokenizer", tokenizer,
+             "--size", f"{model},{sum(longest) * many},{'+'.join(map(str, longest))}", "--out", out],
+            env={**os.environ, "STEPS": "5"}, stdout=subprocess.DEVNULL, check=True)
+        for policy in POLICIES:
+            lines = map(json.loads, open(f"{out}/{kind}-{stages}-fast-{policy}/metrics.jsonl"))
+            found[policy].append([line for line in lines if "step_ms" in line][2:])
+    return {policy: [min(runs, key=lambda step: step["step_ms"]) for runs in zip(*found[policy])] for policy in POLICIES}
+
+
+def measured(repeats):
+    """rows of real steps: medians over the batches of a rival's time over ours, and the same of what was predicted"""
+    yield "# Where it pays, measured"
+    yield "\n`python3 dev/gain.py --measure`: real training steps on virtual hosts (dev/simulate.sh), one rank a host, all on one core in"
+    yield f"turn, each with a clock of its own. How many times as long a step takes with {', '.join(RIVALS[:2])} and {RIVALS[2]};"
+    yield f"in brackets what the trainers predicted for these steps. Each step is the shortest of {repeats} runs. Texts of 30 tasks. Off: how much"
+    yield "longer our steps took than predicted."
+    cpu = next(line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+    yield f"Machine: {cpu}, shared with others.\n"
+    yield f"| model | ids | stages | tokens a step | {' | '.join(RIVALS)} | idle | off |"
+    yield "|---|---:|---:|---|---|---|---|---:|---:|"
+    for *cell, times in MEASURED:
+        model, stages, tokenizer = cell[1], cell[2], cell[4]
+        for many in times:
+            steps = steps_of(*cell, many, repeats)
+            ours = steps["dynamic"]
+            ratio = lambda policy, field: statistics.median(a[field] / b[field] for a, b in zip(steps[policy], ours))
+            yield (f"| `{model}` | {'50,257' if tokenizer == 'gpt2' else '257'} | {stages} | {many} x the longest | "
+                   + " | ".join(f"{ratio(policy, 'step_ms'):.2f} ({ratio(policy, 'predicted_ms'):.2f})" for policy in POLICIES[1:])
+                   + f" | {100 * statistics.median(statistics.mean(step['idle']) for step in ours):.1f} %"
+                   + f" | {100 * statistics.median(step['step_ms'] / step['predicted_ms'] - 1 for step in ours):+.1f} % |")
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--batches", type=int, default=3)
-    parser.add_argument("--table", default="dev/results/gain.md")
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--table")
     parser.add_argument("--picture", default="doc/gain.svg")
     options = parser.parse_args()
-    found = measure(options.batches)
-    for path, lines in ((options.table, table(found)), (options.picture, picture(found))):
+    if options.measure:
+        written = [(options.table or "dev/results/gain_measured.md", measured(options.repeats))]
+    else:
+        found = measure(options.batches)
+        written = [(options.table or "dev/results/gain.md", table(found)), (options.picture, picture(found))]
+    for path, lines in written:
+        text = "\n".join(lines) + "\n"
         with open(path, "w") as file:
-            file.write("\n".join(lines) + "\n")
+            file.write(text)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ ok $([ -z "$lost" ]; echo $?) "--help has every option$lost"
 
 # Every program alike: help and version on standard output, a wrong flag is 2 and one line that says what to do.
 make -s -j2 "$build/generate" "$build/profile_costs" "$build/dynapipe"
-for program in prepare_data dev/make_tasks generate profile_costs dynapipe "dynapipe "{plan,check,report} train_gpt2 train_gpt2-dynapipe train_t5 train_t5-dynapipe; do
+for program in prepare_data dev/make_tasks generate profile_costs dynapipe "dynapipe "{plan,report} train_gpt2 train_gpt2-dynapipe train_t5 train_t5-dynapipe; do
     odd=
     for flag in --help -h --version; do
         # shellcheck disable=SC2086

@@ -18,7 +18,7 @@ not considered. It covers everything that the request leaves open:
     anything else           every placement with at least one chunk a stage, and every head that may be
                             chosen: even work after the earliest arrivals
 
-What each part is worth: dev/results/bound.md. Tests: test_bound.c, test_optimum_bound.c
+Tests: test_bound.c, test_optimum_bound.c
 */
 #pragma once
 

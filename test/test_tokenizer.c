@@ -611,17 +611,13 @@ static void other_bpes_are_refused_by_field(void) {
     }
 }
 
-// What Oniguruma, whose patterns they are, and PCRE2 may read in different ways, and what is no pattern.
 static void other_llama3s_are_refused_by_field(void) {
-    static const char* const patterns[] = {"\\\\w+",     "\\\\d",  "a.b",     "^a",      "a$",      "[[a]b]",
-                                           "[a&&b]",     "[]a]",   "[^]a]",   "(?i)a",   "(?<=a)b", "(*UTF)a",
-                                           "\\\\p{Han}", "\\\\pL", "a{1,3}+", "[\\\\S]", "(a",      "a*",
-                                           "\\\\",       "a{2}?",  "a{,3}"};
     static const Change changes[] = {
         {"pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", "pre_tokenizer.type is \"Sequence\""},
         {"pre_tokenizer.pretokenizers.0.invert", "true", "pre_tokenizer.type is \"Sequence\""},
         {"pre_tokenizer.pretokenizers.0.pattern", "{\"String\": \" \"}",
          "pre_tokenizer.type is \"Sequence\""},
+        {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\p{N}{1,2}\"", "neither Qwen2's nor Llama 3's"},
         {"pre_tokenizer.pretokenizers", "[@]", "pre_tokenizer.type is \"Sequence\""},
         {"pre_tokenizer.pretokenizers.1.use_regex", "true", "pre_tokenizer.type is \"Sequence\""},
         {"post_processor.processors.1.single", "[@]", "post_processor.type is \"TemplateProcessing\""},
@@ -638,27 +634,6 @@ static void other_llama3s_are_refused_by_field(void) {
         CHECK_FAILS(open_changed(path, &changes[i], 1, &bpe), STATUS_BAD_FORMAT, changes[i].words);
         CHECK(strncmp(status_message(), "t.json: ", 8) == 0 && strstr(status_message(), "--->") != NULL);
     }
-    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        char text[40];
-        snprintf(text, sizeof text, "\"%s\"", patterns[i]);
-        const Change pattern = {"pre_tokenizer.pretokenizers.0.pattern.Regex", text, NULL};
-        CHECK_FAILS(open_changed(path, &pattern, 1, &bpe), STATUS_BAD_FORMAT, "pattern");
-        CHECK(strstr(status_message(), "--->") != NULL);
-    }
-    for (int i = 0; i < 2; i++) {
-        const Change pattern = {"pre_tokenizer.pretokenizers.0.pattern.Regex", i == 0 ? "\"\"" : "\"a*\"",
-                                NULL};
-        CHECK_FAILS(open_changed(path, &pattern, 1, &bpe), STATUS_BAD_FORMAT,
-                    "pattern: may match nothing --->");
-    }
-    // a text that a pattern passes over is refused
-    const Change few = {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[\\\\s.]+\"", NULL};
-    BpeTokens tokens = {0};
-    CHECK_OK(open_changed(path, &few, 1, &bpe));
-    CHECK_OK(bpe_encode(bpe, " \xe3\x80\x80. ", 6, &tokens));
-    CHECK_FAILS(bpe_encode(bpe, ". the", 5, &tokens), STATUS_BAD_FORMAT, "cannot be split at byte 2");
-    bpe_tokens_free(&tokens);
-    bpe_close(bpe);
 }
 
 // SmolLM's and StarCoder's: digits are words alone, one by one or together, and blanks before them, too.

@@ -1,6 +1,5 @@
 #include "bpe.h"
 
-#include <ctype.h>
 #include <jansson.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -21,6 +20,15 @@
 #define SPLIT_PATTERN(digits, ends)                                              \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+|" digits "| ?[^" SPACES "\\p{L}\\p{N}]+|" \
     "[" SPACES "]+(?![^" SPACES ends "])|[" SPACES "]+"
+// Qwen2's and Llama 3's, which differ in the digits of a word, as their files and PCRE2 have white space.
+#define LIKE_QWEN2(digits, in_class, space, other)                                        \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" in_class \
+    "\\p{L}\\p{N}]+[\\r\\n]*|" space "*[\\r\\n]+|" space "+(?!" other ")|" space "+"
+static const char* const known_splits[][2] = {
+    {LIKE_QWEN2("\\p{N}", "\\s", "\\s", "\\S"),
+     LIKE_QWEN2("\\p{N}", SPACES, "[" SPACES "]", "[^" SPACES "]")},
+    {LIKE_QWEN2("\\p{N}{1,3}", "\\s", "\\s", "\\S"),
+     LIKE_QWEN2("\\p{N}{1,3}", SPACES, "[" SPACES "]", "[^" SPACES "]")}};
 
 enum {
     MAX_TOKEN_BYTES = 255,
@@ -284,7 +292,7 @@ static const struct {
     {"pre_tokenizer", "use_regex", "null|true"},
 };
 
-// The pattern of Qwen2's and Llama 3's pre_tokenizer; NULL: it is another one.
+// The Regex of a pre_tokenizer as Qwen2 and Llama 3 have it; NULL: it is another one.
 static const char* split_of(json_t* root) {
     const char *list, *first, *regex, *behavior, *second;
     int inverts, has_prefix, splits_again;
@@ -313,52 +321,15 @@ static const char* digits_of(json_t* root) {
                       : SPLIT_PATTERN("\\p{N}+", "\\p{N}");
 }
 
-// How many characters of a pattern are copied as they are; 0: Oniguruma, whose it is, reads them in another
-// way than PCRE2, or may.
-static size_t common_chars(const char* at, bool in_class) {
-    static const char* const groups[] = {"(?:", "(?i:", "(?!", "(?="};
-    const char next = at[1];
-    bool is_group = next != '?' && next != '*';
-    for (int i = 0; i < 4; i++) { is_group = is_group || strncmp(at, groups[i], strlen(groups[i])) == 0; }
-    if (*at == '\\' && (next == 'p' || next == 'P')) {  // general categories: of one or two letters
-        const size_t num_chars = strcspn(at, "}") + 1;
-        return at[2] == '{' && num_chars <= 6 && at[num_chars - 1] == '}' ? num_chars : 0;
+static Status find_split(Bpe* bpe, const char* regex, const char* path) {
+    for (size_t i = 0; i < sizeof known_splits / sizeof known_splits[0]; i++) {
+        if (strcmp(regex, known_splits[i][0]) == 0) { bpe->pattern = known_splits[i][1]; }
     }
-    if (*at == '\\') {
-        return next == 'r' || next == 'n' || next == 't' || ispunct((unsigned char)next) ? 2 : 0;
-    }
-    if (in_class) { return *at != '[' && !(*at == '&' && next == '&'); }
-    return strchr(".^$", *at) == NULL && (*at != '(' || is_group) && (*at != '{' || next != ',') &&
-           (*at != '}' || (next != '+' && next != '?')) &&
-           (*at != '[' || (next != ']' && (next != '^' || at[2] != ']')));
-}
-
-// A pattern as PCRE2 has it, with white space as above.
-static Status translate(Bpe* bpe, const char* pattern, const char* path) {
-    bool in_class = false;
-    char *out, *to;
-    ARENA_TRY_NEW(out, &bpe->arena, char, (strlen(pattern) + 1) * sizeof SPACES);
-    to = out;
-    for (const char* at = pattern; *at != '\0';) {
-        const bool is_space = strncmp(at, "\\s", 2) == 0, is_other = strncmp(at, "\\S", 2) == 0;
-        if (is_space || (is_other && !in_class)) {
-            to += sprintf(to, in_class ? "%s" : is_space ? "[%s]" : "[^%s]", SPACES);
-            at += 2;
-            continue;
-        }
-        const size_t num_chars = common_chars(at, in_class);
-        if (num_chars == 0) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: pre_tokenizer: pattern at \"%.20s\": not known here ---> use another tokenizer",
-                        path, at);
-        }
-        in_class = *at == '[' || (in_class && *at != ']');
-        memcpy(to, at, num_chars);
-        to += num_chars, at += num_chars;
-    }
-    *to = '\0';
-    bpe->pattern = out;
-    return STATUS_OK;
+    if (bpe->pattern != NULL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s: pre_tokenizer: the pattern \"%.40s\" is neither Qwen2's nor Llama 3's ---> use another "
+                "tokenizer",
+                path, regex);
 }
 
 static Status check_rules(const json_t* root, bool has_split, const char* path) {
@@ -423,7 +394,7 @@ static Status load_json(Bpe* bpe, json_t* root, const char* end, const char* pat
     size_t i;
     bpe->pattern = digits_of(root);
     TRY(check_rules(root, split != NULL || bpe->pattern != NULL, path));
-    if (split != NULL) { TRY(translate(bpe, split, path)); }
+    if (split != NULL) { TRY(find_split(bpe, split, path)); }
     bpe->composes = json_is_object(json_object_get(root, "normalizer"));
 #ifndef DYNAPIPE_UTF8PROC
     if (bpe->composes) {
@@ -469,21 +440,15 @@ static Status load_json(Bpe* bpe, json_t* root, const char* end, const char* pat
 static Status compile_split(Bpe* bpe, const char* path) {
     int error;
     PCRE2_SIZE offset;
-    uint32_t may_be_empty = 0;
     const char* pattern = bpe->pattern != NULL ? bpe->pattern : SPLIT_PATTERN(" ?\\p{N}+", "");
     bpe->split = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
-    if (bpe->split != NULL) { (void)pcre2_pattern_info(bpe->split, PCRE2_INFO_MATCHEMPTY, &may_be_empty); }
     if (bpe->split == NULL) {
         return FAIL(
             STATUS_BAD_FORMAT,
             "%s: split pattern: error %d ---> use another tokenizer (PCRE2 must be built with Unicode "
             "support)",
             path, error);
-    }
-    if (may_be_empty) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: split pattern: may match nothing ---> use another tokenizer",
-                    path);
     }
     (void)pcre2_jit_compile(bpe->split, PCRE2_JIT_COMPLETE);  // otherwise it is interpreted, equally
     bpe->match = pcre2_match_data_create_from_pattern(bpe->split, NULL);

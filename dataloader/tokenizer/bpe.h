@@ -10,7 +10,7 @@ U+0100, U+0101 ... ("Ġ", U+0120, is the blank). All checks of the tables happen
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
 Special tokens inside a text, such as "<|endoftext|>", are ordinary text; bpe_encode never returns one. Qwen2
-and Llama 3 split by another pattern, which their tokenizer.json has, SmolLM and StarCoder digits from all
+and Llama 3 split by other patterns, SmolLM and StarCoder digits from all
 else. Llama 3 takes words that are tokens whole. Qwen2 composes characters first (NFC), for which the library
 utf8proc is needed.
 

@@ -127,13 +127,17 @@ build_tree "$work/small" "$tree" -DDYNAPIPE $mpi >"$work/make.log" 2>&1 && train
 }
 
 # --- forks of the tree ------------------------------------------------------------------------------------------
-cp -r "$tree" "$work/fork_tree" && sed -i -f "$plain_tree/fork.sed" "$work/fork_tree/train_gpt2.cu"
+# Its products take whole tiles of 128 tokens, as llm.kittens's.
+cp -r "$tree" "$work/fork_tree" && sed -i -f "$plain_tree/fork.sed" "$work/fork_tree/train_gpt2.cu" &&
+    sed -i '/^void matmul_.*(/,/{$/s/{$/{\n    assert(B * T % 128 == 0);/' "$work/fork_tree/kernels.cuh"
 # shellcheck disable=SC2086
-build_tree "$work/fork" "$work/fork_tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 $mpi >"$work/make.log" 2>&1 || cat "$work/make.log"
+build_tree "$work/fork" "$work/fork_tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 -DDYNAPIPE_TREE_TOKENS_MULTIPLE=128 $mpi >"$work/make.log" 2>&1 || cat "$work/make.log"
 trainer=$work/fork/trainer
 # shellcheck disable=SC2086
 run fork-whole 1 $data -o "$work/fork-whole" && run fork-cut 2 $data -o "$work/fork-cut" --stages 2
-ok $? "rank 0 alone logs, main() has other names: two ranks go on"
+ok $? "rank 0 alone logs, main() has other names, products take $(grep -c 'B \* T % 128' "$work/fork_tree/kernels.cuh") times whole tiles of tokens: two ranks go on"
+# shellcheck disable=SC2086
+refuses "head cannot be shared in that way" "a share of its head, of any number of rows" 2 $data --stages 2 --head rows
 [ "$(norms fork-whole)" = "$(norms fork-cut)" ] && [ "$(norms fork-cut | wc -w)" -eq 6 ] && awk -v d="$(loss_difference fork-whole fork-cut 1e-5)" 'BEGIN {exit d < 1e-5 ? 0 : 1}'
 ok $? "a tied head in the middle of a slice (two spans) counts once: $(norms fork-cut)"
 # shellcheck disable=SC2086

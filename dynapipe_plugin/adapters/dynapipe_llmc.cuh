@@ -853,10 +853,13 @@ static int64_t dynapipe_cuda_common_divisor(int64_t a, int64_t b) {
     return b == 0 ? a : dynapipe_cuda_common_divisor(b, a % b);
 }
 
-// Of a tree whose products take whole tiles only, their tokens. Residual sums work in rows of 8.
+// Of a tree whose products take whole tiles only, their tokens: a power of 2. Residual sums work in rows of 8.
+enum { DYNAPIPE_CUDA_SUM_TOKENS = 16 };
 #ifndef DYNAPIPE_TREE_TOKENS_MULTIPLE
-#define DYNAPIPE_TREE_TOKENS_MULTIPLE 16
+#define DYNAPIPE_TREE_TOKENS_MULTIPLE DYNAPIPE_CUDA_SUM_TOKENS
 #endif
+static_assert((DYNAPIPE_TREE_TOKENS_MULTIPLE & (DYNAPIPE_TREE_TOKENS_MULTIPLE - 1)) == 0,
+              "DYNAPIPE_TREE_TOKENS_MULTIPLE is a power of 2");
 
 // What their kernels ask: attention works in fours of a window's tokens and counts in int; GELU in whole
 // blocks of 512 times 16 bytes, of (tokens, width of the feed-forward).
@@ -876,7 +879,9 @@ static DynapipeShapes_v1 dynapipe_cuda_shapes(void) {
     // powers of 2
     shapes.tokens_multiple = (int32_t)std::max(tokens, (int64_t)DYNAPIPE_TREE_TOKENS_MULTIPLE);
     shapes.head_has_layer = 1;
+    // a share has any number of rows
     shapes.head_by_rows =
+        DYNAPIPE_TREE_TOKENS_MULTIPLE <= DYNAPIPE_CUDA_SUM_TOKENS &&
         (dynapipe_cuda.tensors.where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_HEAD)] & DYNAPIPE_TENSOR_FIRST) != 0;
     return shapes;
 }

@@ -215,6 +215,53 @@ static int32_t made_length(const MadeWindow* window, int side) {
     return window->padded[side] > 0 ? window->padded[side] : window->tokens[side];
 }
 
+// Windows of at most `most` tokens, all of a side padded to one length, `padding` more than the longest,
+// where it is positive or kernels ask for it. Within the kernels' limits?
+static bool fit_made(MadeWindow* windows, int32_t num, const DynapipeBlocks_v1* blocks, int32_t padding,
+                     int32_t most) {
+    const ShapeRules rules = session_rules(&blocks->shapes);
+    const bool has_dec = blocks->num_dec_layers > 0;
+    int32_t longest[2] = {0, 0};
+    MbShape shape = {0};
+    for (int32_t i = 0; i < 2 * num; i++) {
+        MadeWindow* window = &windows[i / 2];
+        int32_t* tokens = &window->tokens[i % 2];
+        if (*tokens > most) { *tokens = most; }
+        if (*tokens > longest[i % 2]) { longest[i % 2] = *tokens; }
+        if (i % 2 == has_dec && window->num_rows > *tokens) { window->num_rows = *tokens; }
+    }
+    for (int32_t i = 0; i < num; i++) {
+        for (int side = 0; side < 2; side++) {
+            const bool pads = (rules.padded || padding > 0) && longest[side] > 0;
+            int32_t wanted = longest[side] + padding;
+            if (blocks->max_seq_tokens > 0 && wanted > blocks->max_seq_tokens) {
+                wanted = blocks->max_seq_tokens;
+            }
+            windows[i].padded[side] = pads ? (int32_t)shape_rules_round(&rules, wanted, num) : 0;
+        }
+        mb_shape_add(&shape, made_length(&windows[i], 0), made_length(&windows[i], 1), 0);
+    }
+    return shape_rules_allow(&rules, &shape);
+}
+
+Status made_fit(MadeWindow* windows, int32_t* num, const DynapipeBlocks_v1* blocks, int32_t padding) {
+    const int32_t limit = blocks->max_seq_tokens > 0 ? blocks->max_seq_tokens : INT32_MAX;
+    int32_t most = 1;
+    for (int32_t i = 0; i < 2 * *num; i++) {
+        if (windows[i / 2].tokens[i % 2] > most) { most = windows[i / 2].tokens[i % 2]; }
+    }
+    if (most > limit) { most = limit; }
+    while (!fit_made(windows, *num, blocks, padding, most) && (padding > 0 || *num > 1 || most > 1)) {
+        *(padding > 0 ? &padding : *num > 1 ? num : &most) -= 1;
+    }
+    if (windows->padded[0] <= limit) { return STATUS_OK; }
+    return FAIL(
+        STATUS_OUT_OF_RANGE,
+        "windows must be padded to %d tokens, max_seq_tokens is %d ---> check a model that takes longer "
+        "sequences",
+        (int)windows->padded[0], (int)limit);
+}
+
 static Status made_side(MadeSide* out, const MadeWindow* windows, int32_t num, int which, int32_t vocab,
                         Arena* arena) {
     MadeSide side = {0};

@@ -91,6 +91,9 @@ typedef struct {
     int32_t padded[2];  // the window's length; 0: it is not padded
 } MadeWindow;
 
+// Less padding, fewer windows, then shorter ones, until the kernels take them. padding: windows become that
+// many tokens longer than the longest; 0: as blocks->shapes ask.
+Status made_fit(MadeWindow* windows, int32_t* num, const DynapipeBlocks_v1* blocks, int32_t padding);
 // num >= 1. loss_scale: of the mean over its rows.
 Status made_batch(DynapipeBatch* out, const MadeWindow* windows, int32_t num, int32_t vocab, Arena* arena);
 // Window 0's tokens [begin, end), a decoder's where there is one; with its last token the other windows, too.

@@ -36,6 +36,7 @@ typedef struct {
     int pad_token, bos_token, start_token;  // start: the decoder's first; HF_NO_TOKEN: none
     TokenEnds ends;                         // eos_token_id, which may be a list
     double dropout;
+    const char* generation;  // (optional, borrowed) folder whose generation_config.json an export continues
 } HfConfig;
 
 const ModelKind* hf_config_kind(const HfConfig* config);
@@ -48,10 +49,12 @@ bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const ch
 
 // The fields that transformers needs to build the same model. dtype: "float32" or "bfloat16".
 char* hf_config_text(const HfConfig* config, const char* dtype);
-// generation_config.json: the tokens that generate() starts and ends with.
+// generation_config.json: that of config->generation with our ends, else the tokens that generate() starts
+// and ends with.
 char* hf_config_generation_text(const HfConfig* config);
-// The ends of a folder's generation_config.json; without any there, *out stays.
-bool hf_ends_read(TokenEnds* out, const char* folder);
+// The ends of a folder's generation_config.json, of a model of `vocab` tokens (without any there, *out stays)
+// and its bos_token_id (*bos_token stays without the file).
+bool hf_ends_read(TokenEnds* out, int* bos_token, const char* folder, int vocab);
 // The config for exporting a model of ours: tokens of its kind, or of `like` (may be NULL), the checkpoint
 // it was read from.
 HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like);

@@ -128,13 +128,16 @@ static bool read_epsilon(const Reader* r, const char* key, double fallback, Mode
     return read_scaled(r, find(r, key, false), key, 1e9, fallback, &shape->norm_eps);
 }
 
+static const char ends_key[] = "eos_token_id";
+
 static bool token_of(const Reader* r, const char* key, const json_t* value, int fallback, int* out) {
     json_int_t number = value == NULL         ? fallback
                         : json_is_null(value) ? HF_NO_TOKEN
                                               : json_integer_value(value);
     if ((value != NULL && !json_is_null(value) && !json_is_integer(value)) || number < HF_NO_TOKEN ||
         number > MOST) {
-        return llmc_fail("%s: %s ---> must be a token's number or null", r->name, key);
+        return llmc_fail("%s: %s ---> must be a token's number%s or null", r->name, key,
+                         strcmp(key, ends_key) == 0 ? ", a list of them" : "");
     }
     *out = (int)number;
     return true;
@@ -144,19 +147,28 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
     return token_of(r, key, json_object_get(r->root, key), fallback, out);
 }
 
-// A token, or a list of them.
-static bool read_ends(const Reader* r, int fallback, TokenEnds* out) {
-    static const char key[] = "eos_token_id";
-    const json_t* value = json_object_get(r->root, key);
+static bool in_vocab(const Reader* r, const char* key, int token, int vocab) {
+    return token < vocab ||
+           llmc_fail("%s: %s: token %d, the vocabulary has %d ---> the tokenizer's number of it", r->name,
+                     key, token, vocab);
+}
+
+// A token, or a list of them. A default beyond the vocabulary is none.
+static bool read_ends(const Reader* r, int fallback, int vocab, TokenEnds* out) {
+    const json_t* value = json_object_get(r->root, ends_key);
     const size_t num = json_is_array(value) ? json_array_size(value) : 1;
     *out = (TokenEnds){.num = 0};
     if (num > TOKEN_MOST_ENDS) {
-        return llmc_fail("%s: %s: %zu tokens ---> at most %d", r->name, key, num, TOKEN_MOST_ENDS);
+        return llmc_fail("%s: %s: a list of %zu tokens ---> at most %d", r->name, ends_key, num,
+                         TOKEN_MOST_ENDS);
     }
     for (size_t i = 0; i < num; i++) {
         const json_t* token = json_is_array(value) ? json_array_get(value, i) : value;
         int end;
-        if (!token_of(r, key, token, fallback, &end)) { return false; }
+        if (!token_of(r, ends_key, token, fallback < vocab ? fallback : HF_NO_TOKEN, &end) ||
+            !in_vocab(r, ends_key, end, vocab)) {
+            return false;
+        }
         if (end != HF_NO_TOKEN) { out->ids[out->num++] = end; }
     }
     return true;
@@ -270,7 +282,7 @@ static bool read_gpt2(const Reader* r, HfConfig* config) {
            require_bool(r, "is_encoder_decoder", false, "there is no encoder") &&
            read_dropout(r, "resid_pdrop", &config->dropout) &&
            read_token(r, "bos_token_id", last_word, &config->bos_token) &&
-           read_ends(r, last_word, &config->ends) &&
+           read_ends(r, last_word, shape->vocab, &config->ends) &&
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token);
 }
 
@@ -315,8 +327,10 @@ static bool read_t5(const Reader* r, HfConfig* config) {
            require_bool(r, "is_decoder", false, "both stacks are needed") &&
            read_dropout(r, "dropout_rate", &config->dropout) &&
            read_token(r, "pad_token_id", 0, &config->pad_token) &&
-           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) && read_ends(r, 1, &config->ends) &&
-           read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
+           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) &&
+           read_ends(r, 1, shape->vocab, &config->ends) &&
+           read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token) &&
+           in_vocab(r, "decoder_start_token_id", config->start_token, shape->vocab);
 }
 
 // transformers 5 has rope_parameters, 4 rope_theta and rope_scaling, which is null where nothing is scaled,
@@ -374,7 +388,7 @@ static bool read_llama(const Reader* r, HfConfig* config) {
            require_bool(r, "use_sliding_window", false, "all tokens before are seen") &&
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token) &&
            read_token(r, "bos_token_id", is_qwen ? HF_NO_TOKEN : 1, &config->bos_token) &&
-           read_ends(r, is_qwen ? HF_NO_TOKEN : 2, &config->ends);
+           read_ends(r, is_qwen ? HF_NO_TOKEN : 2, shape->vocab, &config->ends);
 }
 
 static bool read_config(const Reader* r, HfConfig* config) {
@@ -444,17 +458,29 @@ static bool read_file(char** text, size_t* num_bytes, const char* path) {
     return ok;
 }
 
-bool hf_ends_read(TokenEnds* out, const char* folder) {
-    char path[CHECKPOINT_PATH_CHARS + 32], *text;
+enum { GENERATION_CHARS = CHECKPOINT_PATH_CHARS + 32 };
+
+// A folder's generation_config.json; root NULL: none there, or it is broken (false).
+static bool read_generation(Reader* out, char path[GENERATION_CHARS], const char* folder) {
+    char* text;
     size_t num_bytes;
-    TokenEnds ends = {.num = 0};
-    snprintf(path, sizeof path, "%.*s/generation_config.json", CHECKPOINT_PATH_CHARS, folder);
+    *out = (Reader){.root = NULL};
+    snprintf(path, GENERATION_CHARS, "%.*s/generation_config.json", CHECKPOINT_PATH_CHARS, folder);
     if (access(path, F_OK) != 0) { return true; }
     if (!read_file(&text, &num_bytes, path)) { return false; }
-    Reader r = reader_of(text, num_bytes, checkpoint_path_tail(path));
-    bool ok = r.root != NULL && read_ends(&r, HF_NO_TOKEN, &ends);
-    json_decref(r.root);
+    *out = reader_of(text, num_bytes, checkpoint_path_tail(path));
     free(text);
+    return out->root != NULL;
+}
+
+bool hf_ends_read(TokenEnds* out, int* bos_token, const char* folder, int vocab) {
+    char path[GENERATION_CHARS];
+    TokenEnds ends = {.num = 0};
+    Reader r;
+    if (!read_generation(&r, path, folder)) { return false; }
+    bool ok = r.root == NULL || (read_ends(&r, HF_NO_TOKEN, vocab, &ends) &&
+                                 read_token(&r, "bos_token_id", HF_NO_TOKEN, bos_token));
+    json_decref(r.root);
     if (ok && ends.num > 0) { *out = ends; }
     return ok;
 }
@@ -475,7 +501,7 @@ bool hf_config_read(HfConfig* out, const char* path) {
     if (!read_file(&text, &num_bytes, config_path)) { return false; }
     bool ok = hf_config_parse(out, text, num_bytes, checkpoint_path_tail(config_path));
     free(text);
-    return ok && hf_ends_read(&out->ends, folder);
+    return ok && hf_ends_read(&out->ends, &(int){0}, folder, out->shape.vocab);
 }
 
 // --- writing -----------------------------------------------------------------------------------------------
@@ -503,6 +529,7 @@ HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like) {
         out.ends = like->ends;
         out.start_token = like->start_token;
         out.dropout = like->dropout;
+        out.generation = like->generation;
     }
     return out;
 }
@@ -515,18 +542,19 @@ static void put_token(json_t* root, const char* key, int token) {
     if (token != HF_NO_TOKEN) { put(root, key, json_integer(token)); }
 }
 
+static void put_ends(json_t* root, const TokenEnds* ends) {
+    json_t* list = json_array();
+    for (int i = 0; i < ends->num; i++) { json_array_append_new(list, json_integer(ends->ids[i])); }
+    if (ends->num > 0) { json_object_set(root, ends_key, ends->num > 1 ? list : json_array_get(list, 0)); }
+    json_decref(list);
+}
+
 static void put_tokens(json_t* root, const HfConfig* config) {
     put_token(root, "bos_token_id", config->bos_token);
     const bool is_llama = config->type == HF_LLAMA;  // absent, it would be 1
     if (is_llama && config->bos_token == HF_NO_TOKEN) { put(root, "bos_token_id", json_null()); }
     put_token(root, "decoder_start_token_id", config->start_token);
-    const TokenEnds* ends = &config->ends;
-    json_t* list = ends->num > 1 ? json_array() : NULL;
-    for (int i = 0; i < ends->num && list != NULL; i++) {
-        json_array_append_new(list, json_integer(ends->ids[i]));
-    }
-    if (list != NULL) { put(root, "eos_token_id", list); }
-    if (ends->num == 1) { put_token(root, "eos_token_id", ends->ids[0]); }
+    put_ends(root, &config->ends);
     put_token(root, "pad_token_id", config->pad_token);
 }
 
@@ -620,7 +648,14 @@ char* hf_config_text(const HfConfig* config, const char* dtype) {
 }
 
 char* hf_config_generation_text(const HfConfig* config) {
-    json_t* root = json_pack("{s:b}", "_from_model_config", 1);
-    put_tokens(root, config);
+    char path[GENERATION_CHARS];
+    Reader theirs = {.root = NULL};
+    if (config->generation != NULL) { read_generation(&theirs, path, config->generation); }
+    json_t* root = theirs.root != NULL ? theirs.root : json_pack("{s:b}", "_from_model_config", 1);
+    if (theirs.root != NULL) {
+        put_ends(root, &config->ends);
+    } else {
+        put_tokens(root, config);
+    }
     return dump(root);
 }

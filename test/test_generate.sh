@@ -69,6 +69,7 @@ rm "$work/llamahf/generation_config.json"
 ends_at_i "each end of config.json's list" "$work/llamahf"
 ! cmp -s "$work/ends.expected" "$work/llama.answers"
 ok $? "and some answer has an i"
+echo '{"bos_token_id": 7, "eos_token_id": [256, 105], "do_sample": true, "temperature": 0.6, "transformers_version": "4.45"}' >"$work/llamahf/generation_config.json"
 as_the_trainer ends bytes train_llama-dynapipe -e "$work/llamahf" -l 0 --export-hf "$work/endshf"
 ends_at_i "the run's folder keeps the list" "$work/ends"
 ends_at_i "the export writes it" "$work/endshf"
@@ -80,8 +81,10 @@ import json, sys
 for folder in ("endshf", "onhf"):
     for name in ("config", "generation_config"):
         assert json.load(open("%s/%s/%s.json" % (sys.argv[1], folder, name)))["eos_token_id"] == [256, 105], (folder, name)
+    assert json.load(open("%s/%s/generation_config.json" % (sys.argv[1], folder))) == json.load(open(sys.argv[1] + "/llamahf/generation_config.json"))
+    assert json.load(open("%s/%s/config.json" % (sys.argv[1], folder)))["bos_token_id"] == (None if folder == "endshf" else 7)
 E
-ok $? "as it was"
+ok $? "as it was, with all that the first files said of generation"
 ask "$work/t5/model_00000060.bin" >"$work/file.said"
 same "a model file by its name" "$work/file.said" "$work/t5.answers"
 mkdir "$work/alone" && cp "$work/t5/model_00000060.bin" "$work/alone/m.bin"

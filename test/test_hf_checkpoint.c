@@ -218,14 +218,18 @@ static void ends_are_the_generations(void) {
     TokenEnds ends = {{3}, 1};
     HfConfig config;
     char folder[256];
+    int bos = 5;
     snprintf(folder, sizeof folder, "%s", make_edited("gpt2", &(Edit){0}, NULL));
     CHECK(hf_config_read(&config, folder) && config.ends.num == 1);
-    CHECK(hf_ends_read(&ends, folder) && ends.num == 1 && ends.ids[0] == 3);
-    write_text(path_of("edited", "generation_config.json"), "{\"eos_token_id\": null}");
-    CHECK(hf_ends_read(&ends, folder) && ends.num == 1 && ends.ids[0] == 3);
+    CHECK(hf_ends_read(&ends, &bos, folder, 50) && ends.num == 1 && ends.ids[0] == 3 && bos == 5);
+    write_text(path_of("edited", "generation_config.json"), "{\"eos_token_id\": null, \"bos_token_id\": 6}");
+    CHECK(hf_ends_read(&ends, &bos, folder, 50) && ends.num == 1 && ends.ids[0] == 3 && bos == 6);
     write_text(path_of("edited", "generation_config.json"), "{\"eos_token_id\": [7, 8]}");
-    CHECK(hf_ends_read(&ends, folder) && ends.num == 2 && ends.ids[1] == 8);
+    CHECK(hf_ends_read(&ends, &bos, folder, 9) && ends.num == 2 && ends.ids[1] == 8);
     CHECK(hf_config_read(&config, folder) && config.ends.num == 2 && config.ends.ids[0] == 7);
+    CHECK(!hf_ends_read(&ends, &bos, folder, 8));
+    CHECK(
+        strstr(status_message(), "generation_config.json: eos_token_id: token 8, the vocabulary has 8 --->"));
     write_text(path_of("edited", "generation_config.json"), "[7]");
     CHECK(!hf_config_read(&config, folder));
     CHECK(strstr(status_message(), "generation_config.json: no JSON object --->") != NULL);

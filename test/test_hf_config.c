@@ -143,6 +143,7 @@ static void tokens_are_kept(void) {
     text = hf_config_text(&config, "float32");
     CHECK(parse(text).ends.num == 2 && parse(text).ends.ids[1] == 5);
     free(text);
+    CHECK_EQ(parse("{\"model_type\": \"gpt2\", \"vocab_size\": 257}").ends.num, 0);  // its default is beyond
     config = parse("{\"model_type\": \"t5\", \"pad_token_id\": 3, \"decoder_start_token_id\": 4}");
     CHECK(config.start_token == 4);
 }
@@ -227,7 +228,9 @@ static void wrong_types_are_refused(void) {
     T5_REFUSED("\"architectures\": \"T5ForConditionalGeneration\"", "architectures --->");
     T5_REFUSED("\"architectures\": [1]", "architectures: what is no text");
     T5_REFUSED("\"eos_token_id\": \"</s>\"", "eos_token_id --->");
-    T5_REFUSED("\"eos_token_id\": -5", "eos_token_id --->");
+    T5_REFUSED("\"eos_token_id\": -5", "eos_token_id ---> must be a token's number, a list of them or null");
+    T5_REFUSED("\"eos_token_id\": [1, 40000]", "eos_token_id: token 40000, the vocabulary has 32128");
+    T5_REFUSED("\"decoder_start_token_id\": 32128", "decoder_start_token_id: token 32128, the vocabulary");
     T5_REFUSED("\"eos_token_id\": [1, \"2\"]", "eos_token_id --->");
     T5_REFUSED("\"eos_token_id\": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 16");
     T5_REFUSED("\"dropout_rate\": 1", "dropout_rate --->");

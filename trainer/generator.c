@@ -370,7 +370,9 @@ static Status open_model(Generation* g) {
     }
     g->ends = details.ends;
     // beside a run's checkpoints, what its data ends with is among them
-    if (!is_hf && !hf_ends_read(&g->ends, dirname(path_of_model))) { return status_last(); }
+    if (!is_hf && !hf_ends_read(&g->ends, &(int){0}, dirname(path_of_model), g->model.config.vocab)) {
+        return status_last();
+    }
     const bool is_other = !is_hf && !token_ends_has(&g->ends, vocab->eot_token);
     if (g->ends.num == 0 || is_other) { g->ends = (TokenEnds){{vocab->eot_token}, 1}; }
     g->start_token = details.start_token != HF_NO_TOKEN ? details.start_token

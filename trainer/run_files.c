@@ -141,7 +141,7 @@ static void must_be_directory(RunFiles* r, const char* flag, const char* path) {
     die(r, "%s %.80s: %s ---> choose a folder where you may write", flag, path, strerror(errno));
 }
 
-static bool has_bytes(const char* directory, const char* name) {
+bool run_has_bytes(const char* directory, const char* name) {
     char path[CHECKPOINT_PATH_CHARS];
     struct stat about;
     snprintf(path, sizeof path, "%.*s/%s", CHECKPOINT_PATH_CHARS - 32, directory, name);
@@ -159,7 +159,7 @@ static Status check_earlier_run(const RunFiles* r) {
     const TrainFlags* flags = r->flags;
     const char* directory = flags->output_dir;
     int latest = checkpoint_find_latest(directory);
-    bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
+    bool has_logs = run_has_bytes(directory, "main.log") || run_has_bytes(directory, "metrics.jsonl");
     if (flags->overwrite && is_in(directory, flags->model)) {
         return FAIL(STATUS_BAD_FORMAT,
                     "--overwrite 1: would delete -e, which is in -o %s ---> another -o, or move the model",

@@ -69,6 +69,7 @@ SlowNotice* run_notice_begin(const RunFiles* r, const char* doing, int step, int
 
 // Makes both folders and locks main.log; refuses to replace an earlier run unless the flags say so.
 void run_folder_open(RunFiles* r);
+bool run_has_bytes(const char* directory, const char* name);  // a file that is not empty
 // Finds resume_step; all ranks must see the same files there, or as the flags' model (is_file).
 void run_find_begin(RunFiles* r, bool is_file);
 // Once all is read, before the first step: cuts the logs back to `step`, of a resumed run.

@@ -43,10 +43,12 @@ typedef struct {
     const char** task_names;                    // [info.num_tasks]
     double *task_loss, *exact_match, *rouge_l;  // [info.num_tasks], one allocation
     Model model;
-    Model views[DYNAPIPE_MAX_RANGES];  // one for each range of the model
-    HfConfig like;                     // of the files that the model was read from ...
-    bool has_like;                     // ... if these were Hugging Face's
-    TokenEnds ends;                    // of an answer: the data's, and what the model had beside it
+    Model views[DYNAPIPE_MAX_RANGES];        // one for each range of the model
+    HfConfig like;                           // of the files that the model was read from ...
+    bool has_like;                           // ... if these were Hugging Face's
+    TokenEnds ends;                          // of an answer: the data's, and what the model had beside it
+    int bos_token;                           // of the generation_config.json beside it; HF_NO_TOKEN: none
+    char generation[CHECKPOINT_PATH_CHARS];  // folder of that file; "": none
     Optimizer optimizer;
     double* squares;  // of parameters by tensor; NULL if not needed
     LrSchedule lr_schedule;
@@ -326,15 +328,20 @@ static void check_tokens_fit(Trainer* t, const char* path, bool has_end) {
             other_start ? like->start_token : like->ends.ids[0], other_start ? pad : eot);
 }
 
+static const char generation_file[] = "generation_config.json";
+
 // Chat models have several ends, which a run keeps beside its checkpoints; one that never met the data's has
 // learned it instead of its own.
-static void find_ends(Trainer* t, const char* path, bool has_end) {
-    char folder[CHECKPOINT_PATH_CHARS];
-    if (t->has_like) {
-        t->ends = t->like.ends;
-    } else if (!hf_ends_read(&t->ends, folder_of(path, folder))) {
-        die(t, "%s", status_message());
+static void find_ends(Trainer* t, const ModelConfig* config, ModelSource source, const char* path,
+                      bool has_end) {
+    char room[CHECKPOINT_PATH_CHARS];
+    t->bos_token = HF_NO_TOKEN;
+    if (source != MODEL_NEW) {
+        const char* folder = t->has_like ? hf_folder(t->flags.model, room) : folder_of(path, room);
+        if (!hf_ends_read(&t->ends, &t->bos_token, folder, config->vocab)) { die(t, "%s", status_message()); }
+        if (run_has_bytes(folder, generation_file)) { memcpy(t->generation, room, sizeof room); }
     }
+    if (t->has_like) { t->ends = t->like.ends; }
     if (has_end && !token_ends_has(&t->ends, t->info.eot_token)) {
         t->ends = (TokenEnds){{t->info.eot_token}, 1};
     }
@@ -461,7 +468,7 @@ static ModelSource build_model(Trainer* t) {
     warn_of_vocabulary(t, &config, source, path);
     const bool has_end = t->info.eot_token < config.vocab;  // the data, one that the model knows
     check_tokens_fit(t, path, has_end);
-    find_ends(t, path, has_end);
+    find_ends(t, &config, source, path, has_end);
     run_agree(&t->files, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
     const ModelPart part = choose_part(t, &config);
     model_init_part(&t->model, &config, &part, t->ops);
@@ -541,6 +548,7 @@ static void resplit(Trainer* t) {
 static HfConfig config_to_export(const Trainer* t) {
     HfConfig out = t->has_like ? t->like : hf_config_of_model(&t->model.config, NULL);
     int pad = t->info.pad_token, eot = t->info.eot_token < out.shape.vocab ? t->info.eot_token : HF_NO_TOKEN;
+    if (t->generation[0] != '\0') { out.generation = t->generation; }
     // what the model has learned to end with; with the first files' token generate() would never stop
     if (!t->kind->has_decoder || !t->has_like) { out.ends = t->ends; }
     if (t->has_like) { return out; }
@@ -549,7 +557,7 @@ static HfConfig config_to_export(const Trainer* t) {
         out.start_token = pad >= 0 ? pad : eot;
     } else {
         // GPT-2's texts begin with their end; other tokenizers' begin is not in the data
-        out.bos_token = t->model.config.num_kv_heads > 0 ? HF_NO_TOKEN : eot;
+        out.bos_token = t->bos_token == HF_NO_TOKEN && t->model.config.num_kv_heads == 0 ? eot : t->bos_token;
     }
     return out;
 }
@@ -589,13 +597,12 @@ static void export_hf(Trainer* t) {
 
 // --- checkpoints -------------------------------------------------------------------------------------------
 
-// Several ends, which data.json has no room for. Hugging Face's files have their own.
-static Status keep_ends(const Trainer* t) {
+// What Hugging Face's files said of ends and generation, which data.json has no room for.
+static Status keep_generation(const Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS];
     if (hf_checkpoint_is(t->flags.output_dir)) { return STATUS_OK; }
-    snprintf(path, sizeof path, "%.*s/generation_config.json", CHECKPOINT_PATH_CHARS - 32,
-             t->flags.output_dir);
-    if (t->ends.num < 2) {
+    snprintf(path, sizeof path, "%.*s/%s", CHECKPOINT_PATH_CHARS - 32, t->flags.output_dir, generation_file);
+    if (!t->has_like && t->generation[0] == '\0') {
         unlink(path);  // of an earlier run
         return STATUS_OK;
     }
@@ -613,7 +620,7 @@ static void keep_tokens(Trainer* t) {
     if (t->has_kept_tokens) { return; }
     t->has_kept_tokens = true;
     if (data_json_copy(folder_of(t->flags.train_pattern, folder), t->flags.output_dir) != STATUS_OK ||
-        keep_ends(t) != STATUS_OK) {
+        keep_generation(t) != STATUS_OK) {
         fprintf(stderr, "warning: the tokenizer was not copied to the checkpoints: %s\n", status_message());
     }
 }

@@ -36,8 +36,17 @@ static const OptionSpec specs[] = {
     {"--special-tokens", OPTION_BOOL, offsetof(GeneratorOptions, special_tokens), NULL, 0, 0,    NULL, NULL, "show padding and sentinels (<extra_id_0>) in answers"},
     {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "print answers only"},
 };
-// What transformers calls it.
-static const char* const foreign[] = {"--max-new-tokens=--max-tokens", "--do-sample=--temperature 1", "--batch-size=--batch", NULL};
+// What transformers, llama.cpp and vLLM call it, or why it is not here.
+static const char* const foreign[] = {
+    "--max-new-tokens=--max-tokens", "--max-length=--max-tokens", "--n-predict=--max-tokens", "--do-sample=--temperature 1", "--temp=--temperature",
+    "--batch-size=--batch", "--num-threads=--threads", "--random-seed=--seed", "--input-file=--file", "--prompts=--file", "--input=--prompt", "--text=--prompt",
+    "--model=the model comes first, by itself: generate MODEL", "--model-name-or-path=the model comes first, by itself: generate MODEL",
+    "--checkpoint=the model comes first, by itself: generate MODEL", "--model-path=the model comes first, by itself: generate MODEL",
+    "--output=answers go to standard output: > FILE", "--output-file=answers go to standard output: > FILE",
+    "--num-beams=there is no beam search: greedy, or --temperature", "--num-return-sequences=one answer a prompt; another --seed draws another",
+    "--repetition-penalty=there is no such penalty", "--min-p=there is --top-p", "--device=answers come from the CPU", "--dtype=the model's file decides",
+    "--skip-special-tokens=leave it out: --special-tokens shows them", "--chat=leave it out: prompts get the template of the training data",
+    NULL};
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
@@ -48,7 +57,7 @@ static void print_help(void) {
         "a folder of Hugging Face files. Without --prompt and --file, lines of standard input are prompts.\n"
         "Prompts get the template of the training data (--raw: none); <extra_id_0> is T5's sentinel.\n"
         "In a file or pipe an answer is one line: newlines are \\n, control bytes \\xNN, bytes that are no\n"
-        "UTF-8 U+FFFD. JSON records are printed with the\n"
+        "UTF-8 U+FFFD; that to a blank line is blank. JSON records are printed with the\n"
         "answer as \"generated\"; if they have targets, right answers are counted by task on standard "
         "error.\n"
         "Bad records are skipped with a message. Exit status: 0 done, 1 failed, 2 wrong option.\n\n");

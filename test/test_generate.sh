@@ -272,8 +272,12 @@ eval "exec ${asked[1]}>&-"
 wait "$asked_pid"
 for f in /dev/null -; do refuses 1 "empty, no prompt in it" "$work/gpt2" --file $f; done
 refuses 1 "standard input: empty, no prompt in it" "$work/gpt2"
-printf '\n \n' >"$work/blank.txt"
-refuses 1 "blank.txt: empty, no prompt in it" "$work/gpt2" --file "$work/blank.txt"
+{ printf '\n'; sed -n 1p "$work/gpt2.asked"; printf ' \r\n'; sed -n 2p "$work/gpt2.asked"; } >"$work/blank.txt"
+{ printf '\n'; sed -n 1p "$work/gpt2.answers"; printf '\n'; sed -n 2p "$work/gpt2.answers"; } >"$work/blank.answers"
+cat "$work/blank.txt" | "$generate" "$work/gpt2" --quiet --max-tokens 24 2>>"$work/err" >"$work/blank.said"
+same "a blank line has a blank answer" "$work/blank.said" "$work/blank.answers"
+"$generate" "$work/gpt2" --quiet --json --max-tokens 24 <"$work/blank.txt" 2>>"$work/err" | generated >"$work/blank.said"
+same "as JSON, too" "$work/blank.said" "$work/blank.answers"
 
 # --- too long: what goes is what training leaves out ---------------------------------------------------------------------------------
 long=$(seq -s' ' 500 | head -c 600)
@@ -303,7 +307,9 @@ ok $? "--quiet: no word on the CPU"
 
 # --- what cannot be done ------------------------------------------------------------------------------------------------------------
 refuses 2 "no model"
-refuses 2 "did you mean --max-tokens?" "$work/gpt2" --max_new_tokens 3
+for name in --max_new_tokens --max-new-tokens --max_length --n-predict; do refuses 2 "${name//_/-}: unknown option ---> did you mean --max-tokens?" "$work/gpt2" $name 3; done
+refuses 2 "there is no beam search" "$work/gpt2" --num_beams 4
+refuses 2 "the model comes first" --model "$work/gpt2" --prompt x
 refuses 2 "--prompt and --file" "$work/gpt2" --prompt x --file y
 refuses 2 "one model at a time" "$work/gpt2" what is it
 refuses 1 "No such file" "$work/absent" --prompt x

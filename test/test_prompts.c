@@ -70,14 +70,14 @@ static void expect(const char* lines, const char* expected) {
 }
 
 static void lines_of_text(void) {
-    expect("a b\r\n\n  \n c", "Pa b.\nP c.\n");
-    expect("\xef\xbb\xbf\n[INST] a\n{b}\n", "P[INST] a.\nP{b}.\n");
+    expect("a b\r\n\n  \n c", "Pa b.\nP.\nP  .\nP c.\n");
+    expect("\xef\xbb\xbf\n[INST] a\n{b}\n", "P.\nP[INST] a.\nP{b}.\n");
     expect_of("a {b}\n", &forms, false, true, "~a {b}\n");
     expect_of("a\n", &(DataJson){.form = data_plain}, false, false, "a\n");
     expect("a\n\xff\nb", "Pa.\nPb.\nBAD");
     expect_bytes("a\nb\0c\n", 6, &forms, &(GeneratorOptions){0}, false, "Pa.\nFAILED");
     expect("", "");
-    expect("\n \n", "");
+    expect("\n \n", "P.\nP .\n");
 }
 
 // A text alone has one place.

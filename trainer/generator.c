@@ -130,7 +130,7 @@ static Status read_line(Prompts* p, RecordText* out) {
     return STATUS_OK;
 }
 
-// The next line that is not blank.
+// The next line. Of someone who types, one that is not blank.
 static Status next_line(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
     RecordText line;
     size_t num_blanks;
@@ -143,7 +143,8 @@ static Status next_line(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
             if (c != ' ' && c != '\t' && c != '\r') { break; }
             num_blanks++;
         }
-    } while (num_blanks == line.num_bytes);
+        out->is_blank = num_blanks == line.num_bytes;
+    } while (out->is_blank && p->is_terminal);
     if (memchr(line.text, '\0', line.num_bytes) != NULL) {
         return FAIL(STATUS_IO, "%s:%lld: a NUL byte, so neither text nor JSON ---> lines of text, or of JSON",
                     p->name, (long long)p->line_number);
@@ -504,7 +505,8 @@ static void show(Generation* g, Answer* a, bool is_last) {
 static bool said(void* context, const Completion* completion, int32_t token) {
     Generation* g = (Generation*)context;
     Answer* a = &g->answers[completion - g->completions];
-    if (token < 0) {
+    if (a->prompt.is_blank) { a->is_stopped = true; }
+    if (token < 0 || a->is_stopped) {
         show(g, a, true);
         return false;
     }

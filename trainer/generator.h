@@ -42,6 +42,7 @@ typedef struct {
     int num_parts;
     RecordText line, record;    // the line of text, or the record's JSON
     const char *task, *target;  // NULL: not known
+    bool is_blank;              // a line of blanks, whose answer is empty
 } Prompt;
 
 typedef struct {

@@ -64,7 +64,7 @@ TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c))
 # what of the loader reads sample files, where it is not linked whole
-SAMPLE_OBJS := $(OUT)/dataloader/sample_file.o
+SAMPLE_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,sample_file data_json)
 # what the tests have besides
 TEST_DATA_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,data_json prepare/sample_writer)
 SH_TESTS  := $(wildcard test/test_*.sh)

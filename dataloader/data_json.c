@@ -371,6 +371,23 @@ Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folde
     return status;
 }
 
+Status vocab_check_folder(bool* is_known, const char* folder, const char* model, const char* data,
+                          SampleTokenizer kind, uint64_t hash) {
+    SampleTokenizer theirs;
+    uint64_t their_hash;
+    TRY(vocab_hash_folder(&their_hash, &theirs, folder));
+    *is_known = theirs != TOKENIZER_UNKNOWN && kind != TOKENIZER_UNKNOWN;
+    if (!*is_known || (kind == theirs && (their_hash == hash || their_hash == 0 || hash == 0))) {
+        return STATUS_OK;
+    }
+    return FAIL(
+        STATUS_MISMATCH,
+        "%.80s: its tokenizer (%s, %016llx) is not that of %.80s (%s, %016llx): the same ids mean other text "
+        "---> prepare the data with --tokenizer %.80s",
+        model, tokenizer_name(theirs), (unsigned long long)their_hash, data, tokenizer_name(kind),
+        (unsigned long long)hash, folder);
+}
+
 // --- copies ----------------------------------------------------------------------------------------------
 
 // data.json last: if it exists, the others do

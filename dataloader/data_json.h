@@ -66,6 +66,10 @@ Status vocab_hash_pieces(uint64_t* out, const VocabFile* model);
 // The same of a folder as Hugging Face has it, and its kind; TOKENIZER_UNKNOWN: no tokenizer there that is
 // known here. ByT5's has no files, so no hash (0).
 Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folder);
+// STATUS_MISMATCH: the folder's tokenizer does not map text to ids as that of the data, whose kind and hash
+// are given, did. `model` and `data` name the two in the message, such as "-e gpt2/". *is_known: both are.
+Status vocab_check_folder(bool* is_known, const char* folder, const char* model, const char* data,
+                          SampleTokenizer kind, uint64_t hash);
 const char* tokenizer_name(SampleTokenizer kind);
 // Of a folder's tokenizer_config.json, all defaults without one, STATUS_BAD_FORMAT of a broken one: does it
 // name ByT5's tokenizer, is "add_bos_token" false? "extra_ids"; -1: not said. The text of "eos_token"; "":

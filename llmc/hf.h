@@ -86,6 +86,8 @@ Writing:
 Nothing here ends the program: on false status_message() names file, field or tensor, and the remedy.
 */
 
+// The folder of these files, given as that or as one of them.
+const char* hf_folder(const char* path, char out[CHECKPOINT_PATH_CHARS]);
 // Is it a directory with a config.json, a *.safetensors, or an index of shards?
 bool hf_checkpoint_is(const char* path);
 // details (may be NULL): tokens and other fields of config.json. `kind`: the supported kind; NULL: any.

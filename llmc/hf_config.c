@@ -485,19 +485,22 @@ bool hf_ends_read(TokenEnds* out, int* bos_token, const char* folder, int vocab)
     return ok;
 }
 
-bool hf_config_read(HfConfig* out, const char* path) {
-    struct stat info;
-    const bool is_directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+const char* hf_folder(const char* path, char out[CHECKPOINT_PATH_CHARS]) {
+    struct stat about;
     const char* slash = strrchr(path, '/');
+    if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
+        if (slash == NULL) { path = "."; }
+        snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - path) : 1, path);
+    } else {
+        snprintf(out, CHECKPOINT_PATH_CHARS, "%s", path);
+    }
+    return out;
+}
+
+bool hf_config_read(HfConfig* out, const char* path) {
     char folder[CHECKPOINT_PATH_CHARS], config_path[CHECKPOINT_PATH_CHARS + 16], *text;
     size_t num_bytes;
-    snprintf(folder, sizeof folder, "%.*s",
-             is_directory    ? CHECKPOINT_PATH_CHARS
-             : slash == NULL ? 0
-                             : (int)(slash - path),
-             path);
-    if (!is_directory && slash == NULL) { strcpy(folder, "."); }
-    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
+    snprintf(config_path, sizeof config_path, "%s/config.json", hf_folder(path, folder));
     if (!read_file(&text, &num_bytes, config_path)) { return false; }
     bool ok = hf_config_parse(out, text, num_bytes, checkpoint_path_tail(config_path));
     free(text);

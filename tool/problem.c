@@ -16,6 +16,7 @@ by one end token.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../dataloader/data_json.h"
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/plan/placement.h"
 #include "../llmc/hf.h"
@@ -654,13 +655,22 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
 // --- lengths of sample files -------------------------------------------------------------------------------
 
 // The vocabulary size in the headers: the trainer gives a new model that many; and the ids that there are.
-static Status problem_samples_vocab(int32_t* out, int32_t* num_ids, const char* pattern) {
+// Hugging Face's files must have the data's tokenizer.
+static Status problem_samples_vocab(int32_t* out, int32_t* num_ids, const char* pattern, const char* model) {
     SampleShards shards;
+    Status status = STATUS_OK;
     TRY(sample_shards_open(&shards, pattern, 0));
-    *out = shards.known->vocab;
+    const SampleFile* known = shards.known;
+    *out = known->vocab;
     for (int32_t f = 0; f < shards.num_files; f++) { *num_ids = most(*num_ids, shards.files[f].num_ids); }
+    if (model != NULL && hf_checkpoint_is(model)) {
+        char folder[CHECKPOINT_PATH_CHARS], name[96];
+        snprintf(name, sizeof name, "--model %.80s", checkpoint_path_tail(model));
+        status = vocab_check_folder(&(bool){0}, hf_folder(model, folder), name, checkpoint_path_tail(pattern),
+                                    known->tokenizer, known->vocab_hash);
+    }
     sample_shards_close(&shards);
-    return STATUS_OK;
+    return status;
 }
 
 static Lengths sample_lengths(const SampleFile* file, int64_t i, bool encoder_decoder) {
@@ -863,7 +873,7 @@ static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, co
     Lengths* lengths;
     int32_t vocab = 0, num_ids = 0, num;
     ARENA_TRY_NEW(costs, arena, CostModel, 1);
-    if (text == NULL) { TRY(problem_samples_vocab(&vocab, &num_ids, path)); }
+    if (text == NULL) { TRY(problem_samples_vocab(&vocab, &num_ids, path, options->model)); }
     TRY(problem_csv_costs(costs, options, vocab, num_ids));
     if (text != NULL) { return problem_csv_parse(out, text, num_bytes, path, options, costs, arena); }
     TRY(problem_samples_lengths(&lengths, &num, path, options, costs->chain.num_dec_layers > 0, arena));

@@ -354,8 +354,7 @@ static Status open_model(Generation* g) {
     snprintf(path_of_model, sizeof path_of_model, "%s", g->path);
     if (is_hf && g->options->tokenizer != NULL) {
         SampleTokenizer kind;
-        const bool is_file = stat(g->path, &about) == 0 && !S_ISDIR(about.st_mode);
-        TRY(vocab_hash_folder(&vocab_hash, &kind, is_file ? dirname(path_of_model) : path_of_model));
+        TRY(vocab_hash_folder(&vocab_hash, &kind, hf_folder(g->path, path_of_model)));
         if (kind == TOKENIZER_UNKNOWN) { vocab_hash = 0; }
     }
     if (vocab_hash != 0 && vocab->hash != vocab_hash) {

@@ -92,10 +92,10 @@ ok $? "plan and trace of a step"
 
 # Trained on one batch alone, validation turns: the best model is kept, and the run ends, also where it was resumed on the way.
 stops() {  # name, ranks, options: ends three validations after the lowest, whose model is kept
-    train "$@" -x 60 -a 1 -l 1e-2 -v 2 -m 40 --answers 0 -n 2 --refit off --keep-best 1 --patience 3
+    train "$@" -x 60 -a 1 -l 1e-2 -v 2 -m 40 --answers 0 -n 2 --refit off --keep-best loss --patience 3
     lowest=$(sed -nE 's/^\{"validation":([0-9]+),"loss":([^,]+),.*/\1 \2/p' "$work/$1/metrics.jsonl" | sort -gk2,2 | head -1)
     last=$((${lowest% *} + 6))
-    grep -q "^--patience 3: no lower validation loss than .* of step ${lowest% *}: stopping at step $last of 60" "$work/$1.log" &&
+    grep -q "^--patience 3: the lowest validation loss, .*, is that of step ${lowest% *}: stopping at step $last of 60" "$work/$1.log" &&
         [[ $(losses "$1" | tail -1) = "$last "* ]] && [ -f "$work/$1/DONE_$(printf %08d $last)" ] &&
         cmp -s "$work/$1/model_best.bin" "$work/$1/model_$(printf %08d "${lowest% *}").bin"
     ok $? "$1: $(grep '^--patience' "$work/$1.log")"
@@ -108,6 +108,18 @@ ok $? "an export says that it is not the best, and how to get that"
 grep -q "model_best.bin: step ${lowest% *}, the lowest validation loss$" "$work/best.log"
 ok $? "--keep-best says its step"
 stops best 2 --stages 2 -y $((last - 2))
+# or the best by a task's score, the first of equals
+"$build/dev/make_tasks" --mixture easy --out "$work/easy.jsonl" --samples 3000 --max-tokens 120 >"$work/data.log" && grep -E '"task": "(review|opposite)"' "$work/easy.jsonl" >"$work/two.jsonl" &&
+    "$build/prepare_data" --out "$work/two" "$work/two.jsonl" >"$work/data.log" 2>&1 || cat "$work/data.log"
+train scored 2 --stages 2 -i "$work/two/train.bin" -j "$work/two/val.bin" -e l2c32h4 -t 128 -d 1500 -x 60 -l 1e-2 -v 4 -m 40 --answers 16 -g 12 -n 4 --keep-best review
+scores=$(sed -nE 's/^\{"validation":([0-9]+),"loss":([^,]+),.*"exact_match":\{[^}]*"review":([^,}]+).*"rouge_l":\{[^}]*"review":([^,}]+).*/\1 \2 \3 \4/p' "$work/scored/metrics.jsonl" |
+    awk '$3 + $4 > most {most = $3 + $4; step = $1} least == "" || $2 <= least {least = $2; lowest = $1} END {print step + 0, 50 * most, lowest}')
+read -r step score lowest <<<"$scores"
+[ "$step" -gt 0 ] && [ "$step" -ne "$lowest" ] && cmp -s "$work/scored/model_best.bin" "$work/scored/model_$(printf %08d "$step").bin" &&
+    grep -q "model_best.bin: step $step, the best score of review$" "$work/scored.log"
+ok $? "--keep-best TASK: $score % of step $step; the loss is lowest after $lowest"
+refuses "--keep-best reviews: no task of the data ---> one of: loss, copy, " "a task that is none" 2 $base -v 4 -x 4 -o "$work/none" --keep-best reviews
+refuses "---> --answers above 0" "a score without answers" 2 $base -v 4 -x 4 -o "$work/none" --keep-best review --answers 0
 
 # Hosts with different numbers of cores: as many threads, but the same plans.
 options="$base -x 1 -o $work/threads --stages 2"

@@ -188,7 +188,7 @@ static void foreign_names_say_ours(void) {
                                            {"--bf16", "unknown option ---> make PRECISION=BF16 builds"},
                                            {"--logging_steps", "---> leave it out: every step"},
                                            {"--exit-interval", "did you mean --max-steps?"},
-                                           {"--metric_for_best_model", "---> leave it out: --keep-best"},
+                                           {"--metric_for_best_model", "did you mean --keep-best (loss"},
                                            {"--use-flash-attn", "---> leave it out: there is one"},
                                            {"--save_step", "did you mean -n?"},
                                            {"--max-step", "did you mean --max-steps?"}};

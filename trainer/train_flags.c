@@ -40,8 +40,8 @@ static const OptionSpec specs[] = {
     {"-s",  OPTION_INT,    FIELD(sample_every),      "20",     -1, 2e9, NULL, "N",     "show an answer of the model every N steps; 0 or -1: never"},
     {"-g",  OPTION_INT,    FIELD(sample_tokens),     "64",     1, 1e6,  NULL, "N",     "longest answer in tokens"},
     {"-a",  OPTION_INT,    FIELD(overfit),           "0",      0, 1,    NULL, "0|1",   "1: train on the first batch in every step"},
-    {"--keep-best", OPTION_INT, FIELD(keep_best),    "0",      0, 1,    NULL, "0|1",   "1: also keep the model of the lowest validation loss, as model_best.bin in -o"},
-    {"--patience", OPTION_INT, FIELD(patience),      "0",      0, 2e9,  NULL, "N",     "end the run after N validations without a new lowest loss; 0: never"},
+    {"--keep-best", OPTION_STRING, FIELD(keep_best), NULL,     0, 0,    NULL, "loss|TASK", "also keep the best model, as model_best.bin in -o: that of the lowest validation loss, or of the highest mean of exact match and ROUGE-L of one task's --answers"},
+    {"--patience", OPTION_INT, FIELD(patience),      "0",      0, 2e9,  NULL, "N",     "end the run after N validations without a new best (of --keep-best; else the loss); 0: never"},
     {"--overwrite", OPTION_INT, FIELD(overwrite),    "0",      0, 1,    NULL, "0|1",   "1: a new run replaces the earlier one in -o: its logs at once, its checkpoints with the first new one"},
     {"--export-hf", OPTION_STRING, FIELD(export_dir), NULL,    0, 0,    NULL, "DIR",   "at the end, write the model for Hugging Face transformers (-x 0: without training)"},
     {"--verify", OPTION_INT, FIELD(verify),          "1",      0, 1,    NULL, "0|1",   "0: do not compare checkpoints and data with the checksums saved with them"},
@@ -77,7 +77,7 @@ static const char* const foreign[] = {
     "--save=--output-dir", "--save-steps=-n", "--save-interval=-n", "--save-strategy=-n", "--save-total-limit=-nk",
     "--eval-steps=-v", "--eval-interval=-v", "--eval-strategy=-v", "--evaluation-strategy=-v",
     "--resume-from-checkpoint=-y", "--load=-e, or -y 1", "--overwrite-output-dir=--overwrite 1",
-    "--load-best-model-at-end=--keep-best 1", "--early-stopping-patience=--patience",
+    "--load-best-model-at-end=--keep-best loss", "--early-stopping-patience=--patience",
     "--logging-steps=leave it out: every step has its line, --quiet prints none", "--log-interval=leave it out: every step has its line, --quiet prints none",
     "--report-to=leave it out: metrics.jsonl in -o has all, dev/to_dashboard.py passes it on",
     "--bf16=make PRECISION=BF16 builds for it", "--fp16=there is bf16: make PRECISION=BF16 builds for it", "--dtype=make PRECISION=BF16 or FP32 decides",
@@ -87,7 +87,7 @@ static const char* const foreign[] = {
     "--context-parallel-size=leave it out: long samples pass the pipeline in pieces, see --slices", "--packed=--batching packed", "--packing=--batching packed",
     "--group-by-length=--batching tokens", "--use-peft=all parameters are trained, there is no LoRA", "--lora-r=all parameters are trained, there is no LoRA",
     "--load-in-4bit=all parameters are trained, in bf16 or float32", "--load-in-8bit=all parameters are trained, in bf16 or float32",
-    "--metric-for-best-model=leave it out: --keep-best 1 goes by the validation loss", "--label-smoothing-factor=there is no label smoothing",
+    "--metric-for-best-model=--keep-best (loss, or a task's name)", "--label-smoothing-factor=there is no label smoothing",
     "--predict-with-generate=--answers", "--generation-max-length=-g", "--num-beams=answers are greedy, there is no beam search",
     "--max-source-length=--seq-length", "--max-target-length=--target-tokens", "--decoder-seq-length=--target-tokens", "--max-position-embeddings=--seq-length",
     "--do-train=leave it out: -x 0 trains nothing", "--do-eval=-j", "--max-eval-samples=-m", "--max-train-samples=give ./prepare_data fewer records",
@@ -205,6 +205,8 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
                     strchr(argv[1], '=') != NULL ? "--name value, such as --lr 3e-4; " : "");
     }
     if (out->betas != NULL) { TRY(parse_betas(out)); }
+    if (out->keep_best != NULL && strcmp(out->keep_best, "0") == 0) { out->keep_best = NULL; }
+    if (out->keep_best != NULL && strcmp(out->keep_best, "1") == 0) { out->keep_best = "loss"; }
     if (out->epochs > 0 && out->steps != -1) {
         return FAIL(STATUS_BAD_OPTION, "--epochs %d and -x (--max-steps) %d ---> give one of them",
                     out->epochs, out->steps);

@@ -30,7 +30,8 @@ typedef struct {
     double skip_loss_z, skip_norm_z, peak_tflops;                 // -sl -sg --peak-tflops
     int32_t warmup_steps;                                         // -u
     int32_t val_every, val_samples, sample_every, sample_tokens;  // -v -m -s -g
-    int32_t keep_best, patience;                                  // --keep-best --patience
+    const char* keep_best;                                        // --keep-best: "loss" or a task; NULL: none
+    int32_t patience;                                             // --patience
     int32_t answers, overfit, zero_stage, overwrite, verify;      // --answers -a -z --overwrite --verify
 } TrainFlags;
 

@@ -60,8 +60,9 @@ typedef struct {
     SaveInterval save_every;
     int saved_step;          // last saved or resumed
     double saved_s;          // when, by dynapipe_seconds()
-    double lowest_loss;      // of validation, with --keep-best or --patience ...
-    int lowest_step;         // ... after this step; -1: none
+    int best_task;           // whose score decides; -1: the loss
+    double best_value;       // of validation, with --keep-best or --patience: loss, or score below zero ...
+    int best_step;           // ... after this step; -1: none
     bool warned_of_model;    // a difference of -e was reported
     char* saved_model_name;  // -e at the begin of a resumed run
     bool has_kept_tokens;    // the data's tokenizer lies beside the checkpoints
@@ -79,16 +80,23 @@ static const char* path_of_best(const Trainer* t, char out[CHECKPOINT_PATH_CHARS
 
 // --- settings of the run -----------------------------------------------------------------------------------
 
-static const char lowest_name[] = "lowest validation loss";  // in a checkpoint's settings
+enum { BEST_CHARS = 300 };
+
+// What --keep-best and --patience follow; in a checkpoint's settings with step and value.
+static const char* best_text(const Trainer* t, char out[BEST_CHARS]) {
+    snprintf(out, BEST_CHARS, t->best_task < 0 ? "lowest validation loss" : "best score of %.200s",
+             t->best_task < 0 ? "" : PRINTABLE(t->task_names[t->best_task]));
+    return out;
+}
 
 static char* settings_of(const Trainer* t) {
-    char* text = NULL;
+    char *text = NULL, what[BEST_CHARS];
     size_t num_bytes;
     FILE* memory = open_memstream(&text, &num_bytes);
     if (memory == NULL) { return NULL; }
     train_flags_add_settings(&t->flags, memory);
-    if (t->lowest_step >= 0) {
-        fprintf(memory, "%s=%d %.17g\n", lowest_name, t->lowest_step, t->lowest_loss);
+    if (t->best_step >= 0) {
+        fprintf(memory, "%s=%d %.17g\n", best_text(t, what), t->best_step, t->best_value);
     }
     settings_add_number(memory, "-d",
                         (double)t->batch_tokens);  // the flag's 0 depends on the number of ranks
@@ -98,10 +106,9 @@ static char* settings_of(const Trainer* t) {
 static void compare_settings(Trainer* t, const char* saved) {
     if (saved == NULL) { return; }
     size_t num_chars;
-    const char* lowest = settings_find(saved, lowest_name, &num_chars);
-    if (lowest == NULL || sscanf(lowest, "%d %lf", &t->lowest_step, &t->lowest_loss) != 2) {
-        t->lowest_step = -1;
-    }
+    char what[BEST_CHARS];
+    const char* best = settings_find(saved, best_text(t, what), &num_chars);
+    if (best == NULL || sscanf(best, "%d %lf", &t->best_step, &t->best_value) != 2) { t->best_step = -1; }
     const char* model = settings_find(saved, "-e", &num_chars);
     // the default of -e, and what a warning has named already, is the model at the begin of the run
     if ((t->flags.model == t->kind->usual || t->warned_of_model) && model != NULL) {
@@ -544,7 +551,7 @@ static HfConfig config_to_export(const Trainer* t) {
 }
 
 static void export_hf(Trainer* t) {
-    char folder[CHECKPOINT_PATH_CHARS], model[CHECKPOINT_PATH_CHARS];
+    char folder[CHECKPOINT_PATH_CHARS], model[CHECKPOINT_PATH_CHARS], what[BEST_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
     HfConfig like = config_to_export(t);
@@ -566,10 +573,9 @@ static void export_hf(Trainer* t) {
     if (!t->is_main) { return; }
     if (saved) {
         printf("exported %s\n", directory);
-        if (t->flags.keep_best && t->lowest_step >= 0 && t->lowest_step != t->step) {
-            printf("  of step %d; the lowest validation loss was that of step %d ---> -e %s -t %d -x 0 "
-                   "--export-hf %s\n",
-                   t->step, t->lowest_step, path_of_best(t, model), t->flags.seq_tokens, directory);
+        if (t->flags.keep_best != NULL && t->best_step >= 0 && t->best_step != t->step) {
+            printf("  of step %d; the %s was that of step %d ---> -e %s -t %d -x 0 --export-hf %s\n", t->step,
+                   best_text(t, what), t->best_step, path_of_best(t, model), t->flags.seq_tokens, directory);
         }
     } else {
         hf_checkpoint_abort(directory);
@@ -613,7 +619,7 @@ static void save(Trainer* t, bool timed) {
     run_save(&t->files, t->step, settings, timed);
     free(settings);
     if (!t->is_main || t->files.save_failed) { return; }
-    if (replaces && t->lowest_step < 0) { unlink(path_of_best(t, path)); }
+    if (replaces && t->best_step < 0) { unlink(path_of_best(t, path)); }
     keep_tokens(t);
 }
 
@@ -659,16 +665,38 @@ static void check_flags(Trainer* t, OptimizerKind* kind) {
     if (flags->output_dir == NULL && (flags->resume || wants_saves)) {
         refuse(t, "-y and -n need a folder ---> add -o DIR");
     }
-    if (flags->output_dir == NULL && flags->keep_best) {
-        refuse(t, "--keep-best 1: no folder to keep a model in ---> add -o DIR");
+    const char* best = flags->keep_best;
+    if (flags->output_dir == NULL && best != NULL) {
+        refuse(t, "--keep-best %.60s: no folder to keep a model in ---> add -o DIR", best);
     }
-    if ((flags->keep_best || flags->patience > 0) && (flags->val_pattern == NULL || flags->val_every <= 0)) {
+    if ((best != NULL || flags->patience > 0) && (flags->val_pattern == NULL || flags->val_every <= 0)) {
         refuse(t, "--keep-best and --patience: no validation ---> add -j FILES, and -v above 0");
+    }
+    if (best != NULL && strcmp(best, "loss") != 0 && flags->answers == 0) {
+        refuse(t,
+               "--keep-best %.60s: a task's score needs answers ---> --answers above 0, or --keep-best loss",
+               PRINTABLE(best));
     }
     if (flags->resume && flags->overwrite) {
         refuse(
             t,
             "-y and --overwrite 1: one resumes the earlier run, the other replaces it ---> give one of them");
+    }
+}
+
+// Of --keep-best, among the data's tasks.
+static void find_best_task(Trainer* t) {
+    const char* name = t->flags.keep_best;
+    char known[400] = "loss";
+    if (name == NULL || strcmp(name, "loss") == 0) { return; }
+    for (int32_t k = 0; k < t->info.num_tasks; k++) {
+        const size_t used = strlen(known);
+        if (strcmp(name, t->task_names[k]) == 0) { t->best_task = k; }
+        if (used > sizeof known - 80) { continue; }
+        snprintf(known + used, sizeof known - used, ", %.64s", PRINTABLE(t->task_names[k]));
+    }
+    if (t->best_task < 0) {
+        refuse(t, "--keep-best %.60s: no task of the data ---> one of: %s", PRINTABLE(name), known);
     }
 }
 
@@ -680,6 +708,7 @@ static void build(Trainer* t) {
     run_folder_open(&t->files);
     t->ops = ops_create(dynapipe_threads(t->dp));
     open_data(t);
+    find_best_task(t);
     t->num_steps = t->info.num_steps;
     t->lr_schedule.peak = (float)flags->lr;
     t->lr_schedule.warmup_steps = flags->warmup_steps;
@@ -747,25 +776,33 @@ static void print_validation(const Trainer* t, double loss, bool with_scores) {
 }
 
 // --keep-best, --patience. A validation repeated by a resumed run is no new one.
-static void follow_lowest(Trainer* t, double loss) {
-    char path[CHECKPOINT_PATH_CHARS];
+static void follow_best(Trainer* t, double loss) {
+    char path[CHECKPOINT_PATH_CHARS], what[BEST_CHARS];
     const TrainFlags* flags = &t->flags;
-    if (!flags->keep_best && flags->patience == 0) { return; }
-    bool is_lower = t->lowest_step < 0 || (t->step > t->lowest_step && loss < t->lowest_loss);
-    if (run_sum(&t->files, t->is_main && is_lower) > 0) {  // rank 0 decides
-        t->lowest_step = t->step;
-        t->lowest_loss = loss;
-        bool saved = flags->keep_best && run_save_alone(&t->files, path_of_best(t, path), CHECKPOINT_PARAMS,
-                                                        t->step, "model_best.bin");
-        t->files.save_failed |= flags->keep_best && !saved;
+    const bool keeps = flags->keep_best != NULL;
+    const int task = t->best_task;
+    if (!keeps && flags->patience == 0) { return; }
+    const double value = task < 0 ? loss : -50 * (t->exact_match[task] + t->rouge_l[task]);
+    bool is_better = t->best_step < 0 || (t->step > t->best_step && value < t->best_value);
+    double of_main[2] = {t->is_main && is_better, t->is_main && isnan(value)};  // rank 0 decides
+    run_sums(&t->files, of_main, 2);
+    if (task >= 0 && of_main[1] > 0) {
+        die(t, "--keep-best %.60s: -j has no question of this task ---> another task, or --keep-best loss",
+            PRINTABLE(flags->keep_best));
+    }
+    if (of_main[0] > 0) {
+        t->best_step = t->step;
+        t->best_value = value;
+        bool saved = keeps && run_save_alone(&t->files, path_of_best(t, path), CHECKPOINT_PARAMS, t->step, "model_best.bin");
+        t->files.save_failed |= keeps && !saved;
         if (!saved || !t->is_main) { return; }
-        printf("saved %s: step %d, the lowest validation loss\n", path, t->step);
+        printf("saved %s: step %d, the %s\n", path, t->step, best_text(t, what));
         keep_tokens(t);
-    } else if (flags->patience > 0 &&
-               t->step - t->lowest_step >= (int64_t)flags->patience * flags->val_every) {
+    } else if (flags->patience > 0 && t->step - t->best_step >= (int64_t)flags->patience * flags->val_every) {
         if (t->is_main && t->step < t->num_steps) {
-            printf("--patience %d: no lower validation loss than %f of step %d: stopping at step %d of %d\n",
-                   flags->patience, t->lowest_loss, t->lowest_step, t->step, t->num_steps);
+            printf("--patience %d: the %s, %g, is that of step %d: stopping at step %d of %d\n",
+                   flags->patience, best_text(t, what), fabs(t->best_value), t->best_step, t->step,
+                   t->num_steps);
         }
         t->num_steps = t->step;  // the last step, with all that follows it
     }
@@ -788,7 +825,7 @@ static void validate(Trainer* t) {
     };
     check(t, dynapipe_report_validation(t->dp, &validation));
     main_log_val(&t->files.log, t->step, (float)loss);
-    follow_lowest(t, loss);
+    follow_best(t, loss);
 }
 
 static void show_answers(Trainer* t, int num_samples) {
@@ -980,7 +1017,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
         return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     t->kind = kind;
-    t->lowest_step = -1;
+    t->best_step = t->best_task = -1;
     dynapipe_watch_signals(NULL);
     const int code = dynapipe_open(&t->dp, &argc, &argv, train_flags_words());
     t->files = (RunFiles){

@@ -52,12 +52,14 @@ import random, struct, sys
 open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, 4096, *[0] * 253) + struct.pack("<4096H", int(sys.argv[2]), *random.Random(1).choices(range(256), k=4095)))
 EOF
 }
-small="-i $work/small.bin -j $work/small.bin -e $work/model/model_00000001.bin -t 64 -d 512 -x 1 -m 8 -v 1 -s 0"
+small="-i $work/small.bin -j $work/held.bin -e $work/model/model_00000001.bin -t 64 -d 512 -x 1 -m 8 -v 1 -s 0"
 small_tokens 257
+cp "$work/small.bin" "$work/held.bin"
 refuses "model_00000001.bin: vocabulary 257, the data has 258 ids" "llm.c's tokens beyond the model's" 1 $small
 small_tokens 256
+cp "$work/small.bin" "$work/held.bin"
 run small-tokens 2 $small --stages 2 --export-hf "$work/small.hf" && grep -q "small.bin: its ids, at most 256, are taken for those of the model's vocabulary of 257" "$work/small-tokens.log" &&
-    grep -q '"vocab_size": 257' "$work/small.hf/config.json" && ! grep -q '_token_id' "$work/small.hf/config.json"
+    grep -q '^data: .* of 1 tasks,' "$work/small-tokens.log" && grep -q '"vocab_size": 257' "$work/small.hf/config.json" && ! grep -q '_token_id' "$work/small.hf/config.json"
 ok $? "llm.c's tokens of a small vocabulary: $(tail -2 "$work/small-tokens.log" | head -1)"
 # A checkpoint that names no tokenizer, and data of fewer ids.
 run names-none 1 -i "$work/llmc.bin" -e l2c32h4 -t 64 -d 512 -x 1 -v 0 -s 0 -o "$work/names-none" &&

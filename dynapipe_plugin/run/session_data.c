@@ -160,7 +160,12 @@ CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t 
                            .encoder_decoder = dp->run.max_target_tokens > 0};
 }
 
-// The training data's tasks in its order, then those that only the validation data has.
+static bool is_one_text(Loader* loader) {
+    return loader_info(loader)->num_tasks == 1 && llmc_tokens_is(&loader_shards(loader)->files[0]);
+}
+
+// The training data's tasks in its order, then those that only the validation data has. llm.c's tokens have
+// their names from their files: two texts are one task.
 static Status number_tasks(Dynapipe* dp) {
     int32_t num_train = loader_info(dp->train)->num_tasks;
     int32_t num_val = dp->val != NULL ? loader_info(dp->val)->num_tasks : 0;
@@ -173,8 +178,9 @@ static Status number_tasks(Dynapipe* dp) {
     }
     for (int32_t t = 0; t < num_train; t++) { dp->task_names[t] = loader_task_name(dp->train, t); }
     dp->num_tasks = num_train;
+    const bool is_same = dp->val != NULL && is_one_text(dp->train) && is_one_text(dp->val);
     for (int32_t v = 0; v < num_val; v++) {
-        const char* name = loader_task_name(dp->val, v);
+        const char* name = is_same ? dp->task_names[0] : loader_task_name(dp->val, v);
         int32_t t = 0;
         while (t < dp->num_tasks && strcmp(dp->task_names[t], name) != 0) { t++; }
         if (t == dp->num_tasks) { dp->task_names[dp->num_tasks++] = name; }

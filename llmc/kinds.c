@@ -7,7 +7,9 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
+#include "../util/checkpoint_files.h"
 #include "llmc_error.h"
 #include "t5_bucket.h"
 
@@ -301,7 +303,21 @@ static bool parse_name(ModelConfig* out, const Family* family, const char* text)
     return false;
 }
 
+// It may be a mistyped path.
 static bool fail_unknown(const char* descriptor, const ModelKind* kind, const Family* family) {
+    static const char weights[] = ".safetensors";
+    const size_t num_chars = strlen(descriptor), num_end = sizeof weights - 1;
+    struct stat about;
+    if (stat(descriptor, &about) == 0 && S_ISDIR(about.st_mode)) {
+        return llmc_fail("%.80s: a folder without config.json or a finished checkpoint ---> one that "
+                         "transformers saved, with config.json and *.safetensors; or that of a run",
+                         checkpoint_path_tail(descriptor));
+    }
+    if (strchr(descriptor, '/') != NULL ||
+        (num_chars > num_end && strcmp(descriptor + num_chars - num_end, weights) == 0)) {
+        return llmc_fail("%.80s: no such file or folder ---> check the path",
+                         checkpoint_path_tail(descriptor));
+    }
     const ModelKind* theirs = models_kind_of(descriptor);
     const char* text = descriptor;
     if (theirs != kind && theirs != &gpt2_kind && find_family(theirs, &text) != NULL) {

@@ -16,7 +16,10 @@ bool lr_schedule_parse(LrKind* out, const char* name) {
             return true;
         }
     }
-    return llmc_fail("learning-rate schedule \"%.40s\" ---> use cosine, linear, constant or wsd", name);
+    return llmc_fail(
+        "learning-rate schedule \"%.40s\" ---> use cosine, linear, constant or wsd; constant after "
+        "a warm-up is -k linear -u STEPS -q 1",
+        name);
 }
 
 // The progress of step from begin to end, 0 to 1.
@@ -52,7 +55,10 @@ bool optimizer_parse(OptimizerKind* out, const char* name) {
             return true;
         }
     }
-    return llmc_fail("'%.40s' is no optimizer ---> adamw, or adamw-scaled (T5 from scratch)", name);
+    return llmc_fail(
+        "'%.40s' is no optimizer ---> adamw (transformers' adamw_torch), or adamw-scaled (for T5 from "
+        "scratch, in place of Adafactor)",
+        name);
 }
 
 void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int64_t end, float weight_decay,

@@ -75,6 +75,7 @@ static void names(void) {
     CHECK_EQ(kind, LR_COSINE);
     CHECK(!lr_schedule_parse(&kind, "cos"));
     CHECK(strstr(status_message(), "\"cos\" ---> use cosine, linear, constant or wsd") != NULL);
+    CHECK(strstr(status_message(), "constant after a warm-up is -k linear -u STEPS -q 1") != NULL);
     CHECK_EQ(kind, LR_COSINE);
 }
 

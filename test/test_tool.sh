@@ -221,6 +221,8 @@ llmc_tokens() { python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.p
 llmc_tokens 49 >"$work/tokens.bin" && tool plan "$work/tokens.bin" --stages 2 --model test/golden/hf_llama; ok $? "llm.c's tokens of a smaller vocabulary"
 llmc_tokens 50 >"$work/tokens.bin"
 refuses 1 "--model test/golden/hf_llama: vocabulary 50, the data has 51 ids" plan "$work/tokens.bin" --stages 2 --model test/golden/hf_llama
+cp -r test/golden/hf_llama "$work/pieces" && cp test/golden/spiece_llama.model "$work/pieces/tokenizer.model"
+refuses 1 "its tokenizer (sentencepiece, " plan "$work/tokens.bin" --stages 2 --model "$work/pieces"
 timeout 60 "$build/profile_costs" --model test/golden/hf_gpt2_like --tokens 32 --seconds 0.5 --out "$work/like" >"$work/profile.log" 2>&1 &&
     tool plan $lengths --max-tokens 32 --stages 2 --batch-tokens 2000 --costs "$work/like" --model test/golden/hf_gpt2_like
 ok $? "a folder of a GPT-2 with a head and a width of its own: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"
@@ -243,6 +245,8 @@ printf 'n_input\n' >"$work/bad.csv"; refuses 2 "0 batches" plan "$work/bad.csv"
 echo '{"messages": [{"role": "assistant", "content": "a"}]}' >"$work/chat.jsonl"
 refuses 1 "if these are records of data: ./prepare_data --out DIR $work/chat.jsonl, then plan" plan "$work/chat.jsonl"
 refuses 1 "no file matches" plan "$work/none*.bin"
+refuses 1 "$work: a folder ---> plan '$work/train*.bin'" plan "$work"
+refuses 2 "--model: test: a folder without config.json or a finished checkpoint" plan $lengths --model test
 
 # --- lengths of an encoder-decoder model
 common="--model t5:l3d3c64h4 --batch-tokens 2000 --stages 3"

@@ -165,6 +165,8 @@ static void wrong_flags_say_what_is_right(void) {
                                            {"--learning_rate=1", NULL, "did you mean --lr?"},
                                            {"--clip-grad", "1", "did you mean --grad-clip?"},
                                            {"--max-steps=9", "--epochs=2", "--epochs 2 and"},
+                                           {"--overwrite", NULL, "needs a value ---> --overwrite 0|1;"},
+                                           {"--overwrite", "-o", "number ---> --overwrite 0|1; --help"},
                                            {"--betas", "0.9", "two numbers"},
                                            {"--betas", "0.9,", "two numbers"},
                                            {"--betas", "0.9,1", "two numbers"},
@@ -176,6 +178,8 @@ static void wrong_flags_say_what_is_right(void) {
         CHECK_FAILS(train_flags_parse(&flags, cases[i][1] != NULL ? 3 : 2, argv, NULL), STATUS_BAD_OPTION,
                     cases[i][2]);
     }
+    char* argv[] = {"p", "--betas", "0.9", "0.999", NULL};
+    CHECK_FAILS(train_flags_parse(&(TrainFlags){0}, 4, argv, NULL), STATUS_BAD_OPTION, "with a comma: 0.9,");
 }
 
 // Other programs' names of the trainer's flags, and words near them, are told the flag that is there.

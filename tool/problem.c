@@ -16,6 +16,7 @@ by one end token.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "../dataloader/data_json.h"
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/plan/placement.h"
@@ -908,6 +909,11 @@ Status problem_load(Problem* out, const char* path, const ProblemOptions* option
     char* text = NULL;
     size_t num_bytes = 0;
     bool is_samples;
+    struct stat about;
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
+        return FAIL(STATUS_IO, "%s: a folder ---> plan '%s/train*.bin', what ./prepare_data made there", path,
+                    path);
+    }
     TRY(sample_shards_recognize(&is_samples, path));
     if (!is_samples) { TRY(file_read_text(&text, &num_bytes, path)); }
     Status status = parse(out, text, num_bytes, path, options, arena);

@@ -189,8 +189,8 @@ static Status parse_betas(TrainFlags* out) {
         const char* begin = end + i;  // behind the comma
         out->beta[i] = strtod(begin, &end);
         if (end > begin && *end == ",\0"[i] && out->beta[i] >= 0 && out->beta[i] < 1) { continue; }
-        return FAIL(STATUS_BAD_OPTION, "--betas %.40s ---> two numbers from 0 to below 1, such as 0.9,0.95",
-                    out->betas);
+        return FAIL(STATUS_BAD_OPTION,
+                    "--betas %.40s ---> two numbers from 0 to below 1, with a comma: 0.9,0.95", out->betas);
     }
     return STATUS_OK;
 }
@@ -200,11 +200,11 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
     TRY(options_defaults(specs, NUM_SPECS, out));
     TRY(take_ignored(&argc, argv, notes));
     TRY(options_take(specs, NUM_SPECS, out, &argc, argv, foreign));
+    if (out->betas != NULL) { TRY(parse_betas(out)); }
     if (argc > 1) {
         return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> %s--help lists all", argv[1],
                     strchr(argv[1], '=') != NULL ? "--name value, such as --lr 3e-4; " : "");
     }
-    if (out->betas != NULL) { TRY(parse_betas(out)); }
     if (out->keep_best != NULL && strcmp(out->keep_best, "0") == 0) { out->keep_best = NULL; }
     if (out->keep_best != NULL && strcmp(out->keep_best, "1") == 0) { out->keep_best = "loss"; }
     if (out->epochs > 0 && out->steps != -1) {

@@ -178,20 +178,6 @@ static void find_newest(Trainer* t) {
     t->flags.model = t->newest_path;
 }
 
-// An invalid descriptor may be a mistyped path.
-static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
-    struct stat about;
-    if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
-    if (stat(text, &about) == 0 && S_ISDIR(about.st_mode)) {
-        return llmc_fail("-e %.80s: a folder without config.json or a finished checkpoint ---> one that "
-                         "transformers saved, with config.json and *.safetensors; or that of a run",
-                         checkpoint_path_tail(text));
-    }
-    bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
-    return is_path &&
-           llmc_fail("-e %.80s: no such file or folder ---> check the path", checkpoint_path_tail(text));
-}
-
 // vocab, max_seq_len: of a new model. like: other fields of Hugging Face's files.
 static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
                         const char* path, int vocab, int max_seq_len) {
@@ -199,7 +185,7 @@ static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, Mode
         case MODEL_RESUMED:
         case MODEL_CHECKPOINT: return llmc_ok(checkpoint_read_config(out, t->kind, path));
         case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path);
-        default: return parse_new(out, t->kind, path, vocab, max_seq_len);
+        default: return model_parse(out, t->kind, path, vocab, max_seq_len);
     }
 }
 

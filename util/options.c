@@ -8,6 +8,11 @@
 #include "status.h"
 
 #define REMEDY " ---> --help lists all"
+#define REMEDY_VALUE " ---> %s %s; --help lists all"  // name, value_word()
+
+static const char* value_word(const OptionSpec* spec) {
+    return spec->choices != NULL ? spec->choices : spec->value_name != NULL ? spec->value_name : "VALUE";
+}
 
 // Position of `word` among "a|b|c", -1 if it is none of them.
 static int choice_index(const char* choices, const char* word) {
@@ -51,8 +56,9 @@ static Status set_value(const OptionSpec* spec, void* options, const char* text)
         }
     }
     if (end == text || *end != '\0' || errno != 0 || !isfinite(number)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s" REMEDY, spec->name, text,
-                    spec->type == OPTION_DOUBLE ? "a number" : "a whole number");
+        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s" REMEDY_VALUE, spec->name, text,
+                    spec->type == OPTION_DOUBLE ? "a number" : "a whole number", spec->name,
+                    value_word(spec));
     }
     bool has_range = spec->min != 0 || spec->max != 0;
     double min = has_range ? spec->min : INT32_MIN, max = has_range ? spec->max : INT32_MAX;
@@ -152,7 +158,10 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
             return FAIL(STATUS_BAD_OPTION, "%s: takes no value" REMEDY, spec->name);
         }
         if (spec->type != OPTION_BOOL && value == NULL) {
-            if (i + 1 >= *argc) { return FAIL(STATUS_BAD_OPTION, "%s: needs a value" REMEDY, spec->name); }
+            if (i + 1 >= *argc) {
+                return FAIL(STATUS_BAD_OPTION, "%s: needs a value" REMEDY_VALUE, spec->name, spec->name,
+                            value_word(spec));
+            }
             value = argv[++i];
         }
         TRY(set_value(spec, options, value));

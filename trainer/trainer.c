@@ -779,7 +779,8 @@ static void follow_best(Trainer* t, double loss) {
     if (of_main[0] > 0) {
         t->best_step = t->step;
         t->best_value = value;
-        bool saved = keeps && run_save_alone(&t->files, path_of_best(t, path), CHECKPOINT_PARAMS, t->step, "model_best.bin");
+        bool saved = keeps && run_save_alone(&t->files, path_of_best(t, path), CHECKPOINT_PARAMS, t->step,
+                                             "model_best.bin");
         t->files.save_failed |= keeps && !saved;
         if (!saved || !t->is_main) { return; }
         printf("saved %s: step %d, the %s\n", path, t->step, best_text(t, what));

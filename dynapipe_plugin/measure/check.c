@@ -338,7 +338,7 @@ static float* values_of(Checker* c, const CheckChain* chain, bool gradients) {
     return values;
 }
 
-// From NaN to zero.
+// All NaN before, so that zero_gradients() has to write them.
 static void zero_gradients(Checker* c, const CheckChain* chain) {
     for (int32_t r = 0; r < chain->num_ranges; r++) {
         const DynapipeParams_v1* params = &chain->ranges[r]->params;
@@ -702,13 +702,13 @@ static bool covers(const DynapipeBatch* b, const DynapipeBatch* a) {
 }
 
 static CheckBatch* grid_batch(Checker* c, int i) {
-    int32_t num = 0;
     static const int32_t seqs[3] = {1, 2, 4}, lengths[3] = {1, 6, 17}, dec_lengths[2] = {1, 5};
     MadeWindow samples[MOST_SAMPLES];
-    for (; num < seqs[i % 3]; num++) {
-        int32_t dec_tokens = c->has_decoder ? dec_lengths[i / 9 % 2] : 0;
-        samples[num] = (MadeWindow){num, {lengths[i / 3 % 3], dec_tokens}, 1, {0, 0}};
-        if (i / 18 == 1) { samples[num].num_rows = 17; }
+    int32_t num = seqs[i % 3];
+    for (int32_t s = 0; s < num; s++) {
+        const int32_t dec_tokens = c->has_decoder ? dec_lengths[i / 9 % 2] : 0,
+                      num_rows = i / 18 == 0 ? 1 : lengths[2];  // or all
+        samples[s] = (MadeWindow){s, {lengths[i / 3 % 3], dec_tokens}, num_rows, {0, 0}};
     }
     return check_batch(c, samples, &num, 0);
 }
@@ -1180,15 +1180,14 @@ static void law_slopes(Checker* c) {
               "zero, or far off: a term of backward is missing; off by a factor: loss_scale or a mean; "
               "the piece of the array tells which tensor",
               "moved a little, the loss rises by %.5g one way and falls by %.5g the other way, by the "
-              "gradients it would "
-              "by %.5g; the like at %d of %d random places",
+              "gradients it would by %.5g; the like at %d of %d random places",
               found.rise, found.fall, found.expected, (int)found.num_contradicting, (int)found.num_places);
 }
 
 // --- all laws --------------------------------------------------------------------------------------------
 
 static const Law laws[] = {
-    {"ranges can be made, their sizes add up", law_ranges, NULL, false, false, 0, NULL},
+    {"the model can be made, its layers are alike", law_ranges, NULL, false, false, 0, NULL},
     {"bytes follow from counts, and grow with them", law_counts, NULL, false, false, 0, NULL},
     {"promised bytes suffice, and are read where written", law_order, ALONE, true, false, 1,
      "forward writes all of losses and out, backward_inputs all of din (none is added to); forward reads no "

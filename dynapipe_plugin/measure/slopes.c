@@ -4,7 +4,9 @@
 
 #include "../../util/numbers.h"
 
-enum { MOST_PIECES = 128, NUM_STEPS = 6, MOST_PLACES = 50, RIGHT_BY = 2, WRONG_BY = 8 };
+// If a right piece contradicts at one place of five, it is refused with a chance of 4^-8; if a wrong one does
+// at four of five, it passes with a chance of 4^-3.
+enum { MOST_PIECES = 128, NUM_STEPS = 6, MOST_PLACES = 50, RIGHT_BY = 3, WRONG_BY = 8 };
 // Of a slope; gradients with a relative error of less are not told from right ones.
 #define TOLERANCE 0.003
 
@@ -99,13 +101,10 @@ bool slopes_contradict(SlopesFinding* out, const SlopesFunction* f) {
             if (agreed[k] - contradicted[k] >= RIGHT_BY) { continue; }
             ++*(contradicts(&slope, &at, begin, end - begin, place % 2 == 0) ? &contradicted[k] : &agreed[k]);
             if (contradicted[k] - agreed[k] < WRONG_BY) { continue; }
-            *out = (SlopesFinding){begin,
-                                   end,
-                                   slope.measured + slope.bend,
-                                   slope.measured - slope.bend,
-                                   slope.expected,
-                                   contradicted[k],
-                                   place};
+            const double sign = slope.measured < 0 ? -1 : 1, mean = sign * slope.measured;
+            *out = (SlopesFinding){
+                begin,           end,  mean + slope.bend, mean - slope.bend, sign * slope.expected,
+                contradicted[k], place};
             return true;
         }
     }

@@ -25,7 +25,7 @@ refuses "one of the data's largest samples (a smaller -t cuts it) would end the 
     -i "$work/rare/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 0 -s 0 --stages 2 --memory-limit 3M
 refuses "leaves room for" "a sample of validation that no memory is left for" 2 \
     -i "$work/data/train.bin" -j "$work/long/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 1 -s 0 --stages 2 --memory-limit 4M
-refuses "options: -x is 2 on rank 1, 1 on rank 0" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
+refuses "options: -x=2 on rank 1, nothing on rank 0" "ranks that were started with different options" 1 $good --stages 2 : -np 1 "$trainer" $good --stages 2 -x 2
 refuses "-o $work/short.bin" "a file as -o" 2 $good --stages 2 -o "$work/short.bin"
 refuses "dump-gradients" "gradients that cannot be written" 2 $good --stages 2 --debug dump-gradients="$work"
 refuses "--trace $work/none/trace.json" "a trace that could not be written at its step" 2 $good --stages 2 -x 1000000 --show-step 900000 --trace "$work/none/trace.json"

@@ -89,12 +89,11 @@ const char* session_options_string(const SessionOptions* options, const char* na
 // change during a run.
 void session_options_settings(const SessionOptions* options, FILE* out);
 
-// Lines "name=value": STATUS_MISMATCH, on all ranks alike, with the first name that differs, both values and
-// their ranks; `what` begins the message. A collective.
+// Lines "name=value": STATUS_MISMATCH, on all ranks alike, with the first line that differs and the ranks;
+// `what` begins the message. A collective.
 Status session_same(Dynapipe* dp, const char* what, const char* lines);
 Status session_same_options(Dynapipe* dp, int argc, char** argv);  // and what is left of the command line
 Status session_same_run(Dynapipe* dp);
-Status session_same_model(Dynapipe* dp);  // its shape and costs, the machine
 
 // Text in memory; text_close(): for the caller to free.
 typedef struct {

@@ -640,7 +640,6 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_rang
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
     TRY(set_stages(dp, costs, max_ranges, dp->num_stages));
-    TRY(session_same_model(dp));
     TRY(session_stages_choose(dp, costs, max_ranges));
     return session_resplit_begin(dp);
 }

@@ -383,35 +383,23 @@ Status session_costs_restore(Dynapipe* dp, bool* differ) {
 
 // --- the same on all ranks ---------------------------------------------------------------------------------
 
-enum { NAME_CHARS = 120, VALUE_CHARS = 120, DIFFERENCE_CHARS = 512 };
+enum { NAME_CHARS = 120, LINE_CHARS = 240, DIFFERENCE_CHARS = 3 * LINE_CHARS };
 
-static const char* shown(char out[VALUE_CHARS], const char* value, size_t num_chars) {
-    if (value == NULL || num_chars == 0) { return "none"; }
-    return printable_bytes(out, VALUE_CHARS, value, num_chars);
+static const char* line_at(char out[LINE_CHARS], const char* text) {
+    return *text == '\0' ? "nothing" : printable_bytes(out, LINE_CHARS, text, strcspn(text, "\n"));
 }
 
-// The first line "name=value" that is not rank 0's at that place; "": all are. Where names differ, the one
-// that rank 0 does not have later either.
+// The first line that is not rank 0's at that place; "": all are.
 static void find_difference(char out[DIFFERENCE_CHARS], const Dynapipe* dp, const char* first,
                             const char* mine) {
-    char name[NAME_CHARS], a[VALUE_CHARS], b[VALUE_CHARS];
-    size_t here_chars = 0, there_chars = 0, same = 0, line = 0;
+    char a[LINE_CHARS], b[LINE_CHARS];
+    size_t same = 0, line = 0;
     for (; first[same] == mine[same] && mine[same] != '\0'; same++) {
         if (mine[same] == '\n') { line = same + 1; }
     }
     if (first[same] == mine[same]) { return; }
-    first += line, mine += line;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(mine, "=\n"), mine);
-    const char* there = settings_find(first, name, &there_chars);
-    if (mine[0] == '\0' || (there != NULL && there != first + strlen(name) + 1)) {
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(first, "=\n"), first);
-        there = settings_find(first, name, &there_chars);
-    }
-    const char* here = settings_find(mine, name, &here_chars);
-    if (there == NULL) { there = settings_find(first - line, name, &there_chars); }  // given twice here
-    if (here == NULL) { here = settings_find(mine - line, name, &here_chars); }
-    snprintf(out, DIFFERENCE_CHARS, "%s is %s on rank %s, %s on rank %s", name, shown(a, here, here_chars),
-             TRANSPORT_RANK(&dp->transport, dp->transport.rank), shown(b, there, there_chars),
+    snprintf(out, DIFFERENCE_CHARS, "%s on rank %s, %s on rank %s", line_at(a, mine + line),
+             TRANSPORT_RANK(&dp->transport, dp->transport.rank), line_at(b, first + line),
              TRANSPORT_RANK(&dp->transport, 0));
 }
 
@@ -497,41 +485,6 @@ Status session_same_run(Dynapipe* dp) {
         settings_add_number(lines.out, numbers[i].name, numbers[i].value);
     }
     return same_text(dp, "the run", &lines);
-}
-
-// A line of a cost file up to its first number is the name of what it is about.
-static Status add_costs(FILE* out, const Dynapipe* dp) {
-    Text costs;
-    TRY(text_open(&costs));
-    cost_file_print(&dp->costs, NULL, "-", costs.out);
-    TRY(text_close(&costs));
-    for (const char *line = costs.text, *end; *line != '\0'; line = end + (*end == '\n')) {
-        size_t name_chars = strcspn(line, "0123456789\n");
-        end = line + strcspn(line, "\n");
-        bool has_blank = name_chars > 0 && line[name_chars - 1] == ' ';
-        fprintf(out, "%.*s=%.*s\n", (int)(name_chars - has_blank), line,
-                (int)(end - line - (ptrdiff_t)name_chars), line + name_chars);
-    }
-    free(costs.text);
-    return STATUS_OK;
-}
-
-Status session_same_model(Dynapipe* dp) {
-    const ShapeRules* rules = &dp->request.rules;
-    Text lines;
-    TRY(text_open(&lines));
-    settings_add_number(lines.out, "the number of layers", dp->costs.chain.num_enc_layers);
-    settings_add_number(lines.out, "the number of decoder layers", dp->costs.chain.num_dec_layers);
-    settings_add_number(lines.out, "the vocabulary", loader_info(dp->train)->vocab);
-    settings_add_number(lines.out, "whether backward is divided", dp->request.split_backward);
-    settings_add_number(lines.out, "whether kernels want padding", rules->padded);
-    settings_add_number(lines.out, "the kernels' longest microbatch", (double)rules->max_tokens);
-    settings_add_number(lines.out, "the kernels' most sequences", (double)rules->max_seqs);
-    settings_add_number(lines.out, "the memory limit", (double)dp->request.memory_limit_bytes);
-    fprintf(lines.out, "the hash of the ranks' speeds, memory and links=%016llx\n",
-            (unsigned long long)machine_hash(dp->request.machine));
-    Status status = add_costs(lines.out, dp), same = same_text(dp, "the model and what it costs", &lines);
-    return status != STATUS_OK ? status : same;
 }
 
 // --- the record of a start ---------------------------------------------------------------------------------

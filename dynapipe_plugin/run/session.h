@@ -235,13 +235,12 @@ typedef struct {
     Arena arena;
     const StageBatch* batches;
     int32_t num_batches;
-    double* times_then;  // [num_ranks] of these batches, when the placement was searched or changed last
-    bool is_due;         // refit has found something since
+    bool is_due;  // refit has found something since the last search
     // a move
     bool has_moved;
     int32_t moved_step;  // the last move came after so many steps
     Placement restored;  // of a checkpoint
-    bool has_restored, has_restored_times;
+    bool has_restored;
     bool has_saved_costs;  // plans are made with a checkpoint's costs: so may be the placement
     int32_t effort_then;   // of plans after the move
     void* position;        // in the data after the last step, while no step is planned
@@ -252,13 +251,8 @@ typedef struct {
 
 Status session_resplit_parse(SessionResplit* out, const char* text);
 void session_resplit_free(SessionResplit* resplit);
-// The placement is chosen, for these batches (in out->arena): placements of --resplit must fit this model
-// too.
-Status session_resplit_begin(Dynapipe* dp);
 // Before a step: did the program make a move that was due? Prints the time of a move.
 Status session_resplit_check(Dynapipe* dp);
-// Do times that changed from then[] to now[num_ranks] justify another search? A common factor does not.
-bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks);
 // May a placement be changed after the last step?
 bool session_resplit_may_look(const Dynapipe* dp);
 // Steps for which a placement is expected to stay as good as it looks now: as many as since the last move, or
@@ -266,7 +260,7 @@ bool session_resplit_may_look(const Dynapipe* dp);
 int32_t session_resplit_horizon(const Dynapipe* dp);
 // Does a move of move_ns pay, after which a step takes then_ns, not present_ns?
 bool session_resplit_pays(int64_t present_ns, int64_t then_ns, int64_t move_ns, int32_t horizon);
-// The placement given for the last step; *found false: none.
+// The placement given for the last step; *found false: none. Those of later steps must fit the model, too.
 Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found);
 // Its section of a checkpoint, on several stages; and its removal.
 Status session_resplit_write(const Dynapipe* dp, FILE* out);

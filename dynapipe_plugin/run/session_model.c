@@ -640,8 +640,10 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_rang
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
     TRY(set_stages(dp, costs, max_ranges, dp->num_stages));
+    Placement later;
+    bool is_told;
     TRY(session_stages_choose(dp, costs, max_ranges));
-    return session_resplit_begin(dp);
+    return session_resplit_told(dp, &later, &is_told);
 }
 
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,

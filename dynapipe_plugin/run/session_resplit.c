@@ -331,8 +331,8 @@ Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
 }
 
 // --- checkpoint --------------------------------------------------------------------------------------------
-// The placement, and what the next decision depends on: "12:0:3,1:5,0:2/1 0 50 <times>", as --resplit has a
-// step and its placement; has_moved, is_due, the effort, times_then of all ranks.
+// The placement, and what the next decision depends on: "12:0:3,1:5,0:2/1 0 50", as --resplit has a step and
+// its placement; has_moved, is_due, the effort.
 
 static const char RESPLIT_MAGIC[] = "dpsplit5";
 
@@ -348,9 +348,6 @@ Status session_resplit_write(const Dynapipe* dp, FILE* out) {
     placement_print(placement, &dp->request.placement, &dp->costs.chain, P);
     fprintf(text.out, "%d:%s/%d %d %d", resplit->moved_step, placement, resplit->has_moved, resplit->is_due,
             dp->request.effort);
-    for (int32_t r = 0; resplit->times_then != NULL && r < P * dp->num_replicas; r++) {
-        fprintf(text.out, " %.17g", resplit->times_then[r]);
-    }
     return section_write(out, RESPLIT_MAGIC, &text);
 }
 
@@ -375,33 +372,15 @@ static void print_left(const Dynapipe* dp, const Placement* saved) {
     fflush(stdout);
 }
 
-// On the same number of ranks; otherwise times are those that the cost file predicts.
-static void take_times(SessionResplit* resplit, const char* times, int32_t num_ranks, bool is_due) {
-    double* then = (double*)calloc((size_t)num_ranks + 1, sizeof *then);
-    int32_t num = 0;
-    for (char* end; then != NULL && num <= num_ranks; num++, times = end) {
-        then[num] = strtod(times, &end);
-        if (end == times) { break; }
-    }
-    if (num != num_ranks) {
-        free(then);
-        return;
-    }
-    free(resplit->times_then);
-    resplit->times_then = then;
-    resplit->has_restored_times = true;
-    resplit->is_due = is_due;
-}
-
 static void take_record(Dynapipe* dp, const char* record) {
     SessionResplit* resplit = &dp->resplit;
     Told told;
     Placement then = dp->request.placement;
-    int has_moved, is_due, effort, used = 0;
+    int has_moved, is_due, effort;
     then.head = HEAD_WHOLE;
     bool is_of_model = next_told(&told, &record) && record != NULL &&
-                       sscanf(record, "%d %d %d%n", &has_moved, &is_due, &effort, &used) == 3 &&
-                       effort >= 0 && effort <= MOST_EFFORT && parse_placement(dp, &then, &told) == STATUS_OK;
+                       sscanf(record, "%d %d %d", &has_moved, &is_due, &effort) == 3 && effort >= 0 &&
+                       effort <= MOST_EFFORT && parse_placement(dp, &then, &told) == STATUS_OK;
     if (!is_of_model) { return; }
     if (!is_taken(dp, &then)) {
         print_left(dp, &then);
@@ -410,7 +389,7 @@ static void take_record(Dynapipe* dp, const char* record) {
     // With other costs, the choice that was made here and its effort may be others, too.
     bool is_other = has_moved != 0 || resplit->has_saved_costs;
     if (!is_other && !placement_equal(&then, &dp->request.placement, dp->num_stages)) { return; }
-    take_times(resplit, record + used, dp->num_stages * dp->num_replicas, is_due != 0);
+    resplit->is_due = is_due != 0;
     resplit->moved_step = told.step;
     if (!is_other) { return; }
     resplit->restored = then;
@@ -422,7 +401,7 @@ static void take_record(Dynapipe* dp, const char* record) {
 // Of another number of stages or model, or other than requested: removed and ignored.
 void session_resplit_restore(Dynapipe* dp, const void** position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
-    resplit->has_restored = resplit->has_restored_times = resplit->has_moved = resplit->is_due = false;
+    resplit->has_restored = resplit->has_moved = resplit->is_due = false;
     resplit->moved_step = dp->first_step;
     free(resplit->position);  // of the run as it was
     resplit->position = NULL;
@@ -432,11 +411,8 @@ void session_resplit_restore(Dynapipe* dp, const void** position, size_t* num_by
     free(record);
 }
 
-// --- is a search worthwhile? -------------------------------------------------------------------------------
+// --- does a move pay? --------------------------------------------------------------------------------------
 
-// Times of a rank, relative to the others, that changed by less than this since the last search: another
-// search would find the same.
-static const double LEAST_CHANGE = 0.05;
 static const double LEAST_GAIN = 0.05;  // what a move must save of a step
 enum { MARGIN = 2 };                    // and of all steps to come, times the cost of the move
 #define SEARCH_NS INT64_C(600000000)    // of planning
@@ -445,81 +421,12 @@ static const double COPY_NS_PER_BYTE = 0.5;
 
 void session_resplit_free(SessionResplit* resplit) {
     arena_free(&resplit->arena);
-    free(resplit->times_then);
     free(resplit->position);
 }
 
 static bool is_present(const Dynapipe* dp, const Placement* placement) {
     return placement_equal(placement, &dp->request.placement, dp->num_stages);
 }
-
-// Time of the jobs of every rank for the samples of all batches, in one microbatch, in its chunks and its
-// share of the head: only compared with itself.
-static void rank_times(double* out, const Dynapipe* dp, const Machine* machine) {
-    const SessionResplit* resplit = &dp->resplit;
-    const CostModel* costs = &dp->costs;
-    const Placement* placement = &dp->request.placement;
-    int64_t job_ns[PLAN_MAX_STAGES][JOB_COUNT] = {{0}};
-    MbShape shape = {0};
-    CostTable table;
-    CostParts parts;
-    CostJobs jobs;
-    for (int32_t b = 0; b < resplit->num_batches; b++) {
-        for (int32_t i = 0; i < resplit->batches[b].num_samples; i++) {
-            const PlanSample* sample = &resplit->batches[b].samples[i];
-            mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-        }
-    }
-    cost_table_init(&table, costs);
-    cost_parts(&parts, &table, RECOMPUTE_NONE, &shape);
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        CostStage chunk = cost_chunk_make(costs, placement, k);
-        cost_jobs_of_stage(&jobs, costs, &chunk, &parts);
-        for (int i = JOB_F; i <= JOB_W; i++) { job_ns[placement->stage_of[k]][i] += jobs.job_ns[i]; }
-    }
-    for (int32_t s = 0; s < dp->num_stages && placement->head != HEAD_WHOLE; s++) {
-        cost_jobs_of_share(&jobs, costs, cost_share_of(placement, s), &parts);
-        for (int i = JOB_F; i <= JOB_W; i++) { job_ns[s][i] += jobs.job_ns[i]; }
-    }
-    for (int32_t r = 0; r < dp->num_stages * dp->num_replicas; r++) {
-        MachineRank about = machine_rank(machine, r);
-        out[r] = 0;
-        for (int i = JOB_F; i <= JOB_W; i++) {
-            out[r] += (double)machine_job_ns(&about, (JobKind)i, job_ns[r % dp->num_stages][i]);
-        }
-    }
-}
-
-static Status keep_times(Dynapipe* dp, const Machine* machine) {
-    double** times = &dp->resplit.times_then;
-    int32_t num_ranks = dp->num_stages * dp->num_replicas;
-    if (*times == NULL) { *times = (double*)calloc((size_t)num_ranks, sizeof **times); }
-    if (*times == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    rank_times(*times, dp, machine);
-    return STATUS_OK;
-}
-
-bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks) {
-    double least = INFINITY, most = 0;
-    for (int32_t r = 0; r < num_ranks; r++) {
-        double ratio = then[r] > 0 ? now[r] / then[r] : 1;
-        least = fmin(least, ratio);
-        most = fmax(most, ratio);
-    }
-    return most > least * (1 + LEAST_CHANGE);
-}
-
-static Status has_changed(bool* out, const Dynapipe* dp, const Machine* machine) {
-    int32_t num_ranks = dp->num_stages * dp->num_replicas;
-    double* now = (double*)malloc((size_t)num_ranks * sizeof *now);
-    if (now == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    rank_times(now, dp, machine);
-    *out = session_resplit_differs(dp->resplit.times_then, now, num_ranks);
-    free(now);
-    return STATUS_OK;
-}
-
-// --- does a move pay? --------------------------------------------------------------------------------------
 
 int32_t session_resplit_horizon(const Dynapipe* dp) {
     int32_t done = dp->next_step - dp->resplit.moved_step, left = dp->num_steps - dp->next_step;
@@ -577,7 +484,6 @@ static Status search(Dynapipe* dp, const Machine* machine, Placement* placement)
     request.choose_stages = true;
     request.placements = PLACEMENT_GIVEN;
     request.heads = HEAD_CHOICE_GIVEN;
-    TRY(keep_times(dp, machine));
     TRY(stage_search_again(&choice, &present_ns, &request, &dp->costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
@@ -608,9 +514,7 @@ static Status look(Dynapipe* dp, Placement* placement) {
     if (!resplit->is_due || !session_resplit_may_look(dp)) { return STATUS_OK; }
     if (dp->now->plan.makespan_ns < SEARCH_NS / session_resplit_horizon(dp)) { return STATUS_OK; }
     resplit->is_due = false;
-    bool changed = false;
-    TRY(has_changed(&changed, dp, machine));
-    return changed ? search(dp, machine, placement) : STATUS_OK;
+    return search(dp, machine, placement);
 }
 
 // The placement from here on; *moves false: the present one. After a restore it was decided before the
@@ -658,7 +562,6 @@ static Status unplan(Dynapipe* dp) {
 
 static Status apply(Dynapipe* dp, const Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
-    const Machine* machine;
     char what[64], text[PLACEMENT_CHARS];
     placement_print(text, placement, &dp->costs.chain, dp->num_stages);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, text, strlen(text)));
@@ -671,10 +574,7 @@ static Status apply(Dynapipe* dp, const Placement* placement) {
     dp->request.placement = *placement;
     resplit->is_moving = true;
     resplit->moved_bytes = 0;
-    // times of ranks with their layers from now on; a resumed run has them from the time of the search
-    if (resplit->has_restored_times) { return STATUS_OK; }
-    (void)session_refit_now(dp, &machine);
-    return keep_times(dp, machine);
+    return STATUS_OK;
 }
 
 int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -687,7 +587,6 @@ int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32
     if (max_ranges < 1) { return FAIL(STATUS_OUT_OF_RANGE, "no room for this rank's range of blocks"); }
     TRY(decide(dp, &placement, &moves));
     if (moves) { TRY(apply(dp, &placement)); }
-    dp->resplit.has_restored_times = false;
     return moves ? session_ranges(dp, out, max_ranges, num_ranges) : STATUS_OK;
 }
 
@@ -699,13 +598,6 @@ int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, 
     dp->resplit.moved_bytes += moved_bytes;
     dp->resplit.moved_ns = clock_now_ns();
     return (int)status;
-}
-
-Status session_resplit_begin(Dynapipe* dp) {
-    Placement placement;
-    bool found;
-    TRY(session_resplit_told(dp, &placement, &found));
-    return keep_times(dp, dp->request.machine);
 }
 
 Status session_resplit_check(Dynapipe* dp) {

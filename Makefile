@@ -219,12 +219,9 @@ $(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(RI
 $(OUT)/test_%: $(OUT)/test/test_%.o $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -Wl,--defsym=main=main_$(@F) -o $@
 
-# Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
+# Run by test/test_mpi_transport.sh under mpirun.
 $(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@
-$(OUT)/mpi_transport_chunks: $(OUT)/mpi_transport $(DYNAPIPE_DIR)/run/transport_mpi.c
-	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DTRANSPORT_MPI_CHUNK_BYTES=65536 -fopenmp \
-	    $(DYNAPIPE_DIR)/run/transport_mpi.c $(OUT)/test/mpi/transport_main.o $(OUT)/libtested.a $(TESTED_LIBS) -o $@
 
 $(OUT)/llmc/%.o: llmc/%.c
 	@mkdir -p $(@D)

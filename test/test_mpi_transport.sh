@@ -6,7 +6,7 @@
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 command -v mpirun >/dev/null && command -v mpicc >/dev/null || skip_all "no mpirun or mpicc here"
 out=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
-make --no-print-directory -s "$out/mpi_transport" "$out/mpi_transport_chunks" || exit 1
+make --no-print-directory -s "$out/mpi_transport" || exit 1
 log=$work/log
 
 # name, expected exit (0, or "bad" for any other), words that must be in the output, command...
@@ -27,14 +27,12 @@ expect() {
 for np in 1 2 4; do
     expect "exchange, $np ranks" 0 "passed" mpirun -np $np "$out/mpi_transport" exchange
 done
-expect "messages in chunks" 0 "passed" mpirun -np 3 "$out/mpi_transport_chunks" exchange
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun's wait for processes that it has killed, 1 s each time
 # A large message for a receive that is too short is left out: it may be written past its end (transport_mpi.c).
 for lengths in "8 16" "16 8"; do
     sent=${lengths% *} expected=${lengths#* } words="expects ${lengths#* } bytes, tag 3, but rank 0 sends"
     said=$([ $sent -gt $expected ] && echo more || echo $sent)
     expect "unequal lengths: $lengths" bad "$words $said" mpirun -np 2 "$out/mpi_transport" mismatch $lengths
-    expect "the same in chunks" bad "$words $said" mpirun -np 2 "$out/mpi_transport_chunks" mismatch $lengths
 done
 expect "closing with requests in flight" bad "closes with 1 requests in flight" mpirun -np 2 "$out/mpi_transport" in-flight
 

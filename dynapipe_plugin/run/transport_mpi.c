@@ -23,12 +23,10 @@ A receive is posted at once, so that whatever can move a message by itself (a ne
 network) begins when both sides are there. The price: Open MPI 4.1's single copy writes past the end of a
 posted receive that is too short for a large message. So ranks compare what they will send and receive before
 a step (collective.h); lengths are compared again here when a message has come.
-
-Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go as one value of a type that has several such
-chunks and the rest.
 */
 #include "transport.h"
 
+#include <limits.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -39,10 +37,6 @@ chunks and the rest.
 #include <unistd.h>
 
 #include "../../util/program.h"
-
-#ifndef TRANSPORT_MPI_CHUNK_BYTES
-#define TRANSPORT_MPI_CHUNK_BYTES (1 << 30)
-#endif
 
 enum { MOVED_NS = 3000, MOST_LOOKS = 256 };
 
@@ -90,34 +84,6 @@ static void nap(int64_t ns) {
 }
 
 // --- requests --------------------------------------------------------------------------------------------
-// So many bytes, as how many values of which type.
-static int make_type(size_t num_bytes, int* count, MPI_Datatype* type) {
-    const size_t chunk_bytes = TRANSPORT_MPI_CHUNK_BYTES;
-    *count = num_bytes <= chunk_bytes ? (int)num_bytes : 1;
-    *type = MPI_BYTE;
-    if (num_bytes <= chunk_bytes) { return MPI_SUCCESS; }
-    const size_t num_chunks = num_bytes / chunk_bytes;
-    MPI_Datatype types[2] = {MPI_DATATYPE_NULL, MPI_BYTE};
-    int lengths[2] = {(int)num_chunks, (int)(num_bytes % chunk_bytes)};
-    MPI_Aint places[2] = {0, (MPI_Aint)(num_chunks * chunk_bytes)};
-    int rc = MPI_Type_contiguous((int)chunk_bytes, MPI_BYTE, &types[0]);
-    if (rc == MPI_SUCCESS) { rc = MPI_Type_create_struct(2, lengths, places, types, type); }
-    if (rc == MPI_SUCCESS) { rc = MPI_Type_commit(type); }
-    if (types[0] != MPI_DATATYPE_NULL) { MPI_Type_free(&types[0]); }
-    return rc;
-}
-
-static int post_request(const Mpi* mpi, MpiRequest* r, void* data) {
-    int count;
-    MPI_Datatype type;
-    int rc = make_type(r->num_bytes, &count, &type);
-    if (rc != MPI_SUCCESS) { return rc; }
-    rc = r->is_receive ? MPI_Irecv(data, count, type, r->peer, r->tag, mpi->comm, &r->handle)
-                       : MPI_Isend(data, count, type, r->peer, r->tag, mpi->comm, &r->handle);
-    if (type != MPI_BYTE) { MPI_Type_free(&type); }  // exists as long as the request
-    return rc;
-}
-
 // One MPI call that tests no request and moves what is posted. Returns whether it took long enough to have
 // moved something: a piece of a message is about 10 us of copying, an empty poll much less.
 static bool look(Mpi* mpi) {
@@ -145,6 +111,11 @@ static const char* verb(bool is_receive) {
 }
 
 static Status post(Mpi* mpi, MpiRequest wanted, void* data, void** request) {
+    if (wanted.num_bytes > INT_MAX) {  // MPI counts are ints
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "mpi: a message of %zu bytes, at most %d are possible ---> a smaller -t",
+                    wanted.num_bytes, INT_MAX);
+    }
     enter(mpi);
     MpiRequest* r = mpi->spare;
     if (r != NULL) {
@@ -156,7 +127,9 @@ static Status post(Mpi* mpi, MpiRequest wanted, void* data, void** request) {
     if (r != NULL) {
         *r = wanted;
         mpi->in_flight++;
-        rc = post_request(mpi, r, data);
+        const int count = (int)r->num_bytes;
+        rc = r->is_receive ? MPI_Irecv(data, count, MPI_BYTE, r->peer, r->tag, mpi->comm, &r->handle)
+                           : MPI_Isend(data, count, MPI_BYTE, r->peer, r->tag, mpi->comm, &r->handle);
     }
     leave(mpi);
     if (r == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for a request"); }
@@ -178,15 +151,11 @@ static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t
 
 // Of a received message: does it have the expected length?
 static Status check_length(const Mpi* mpi, const MpiRequest* r, const MPI_Status* status) {
-    int got = 0;
-    MPI_Get_count(status, MPI_BYTE, &got);
-    MPI_Count got_bytes = got;
-    if (r->num_bytes > TRANSPORT_MPI_CHUNK_BYTES) {
-        MPI_Get_elements_x((MPI_Status*)status, MPI_BYTE, &got_bytes);
-    }
+    int got_bytes = 0;
+    MPI_Get_count(status, MPI_BYTE, &got_bytes);
     if ((size_t)got_bytes == r->num_bytes) { return STATUS_OK; }
-    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %lld",
-                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, (long long)got_bytes);
+    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %d",
+                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, got_bytes);
 }
 
 static Status fail_test(const Mpi* mpi, const MpiRequest* r, int rc) {

@@ -902,7 +902,8 @@ Status measure_times(CostModel* out, Measure* m) {
     const int64_t cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE), most_bytes = 16 << 20;
     m->cold_bytes =
         measure_is_gpu(m) ? 0 : (size_t)(cache_bytes > 0 ? smaller(4 * cache_bytes, most_bytes) : 8 << 20);
-    m->cold = (unsigned char*)calloc(m->cold_bytes + 1, 1);
+    m->cold = (unsigned char*)malloc(m->cold_bytes + 1);
+    if (m->cold != NULL) { memset(m->cold, 1, m->cold_bytes); }  // or all pages would be one page of zeros
     m->begin_ns = clock_now_ns();
     Status status =
         m->cold != NULL ? measure_lists(out, m, lists) : FAIL(STATUS_NO_MEMORY, "no memory to measure with");

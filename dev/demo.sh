@@ -40,7 +40,7 @@ say_if_busy() {  # what that means here
         }'
 }
 
-# A line every few steps, and other messages; costs that are refitted during the run go to its metrics.
+# A line every few steps, and other messages; changes of ranks' speeds go to its metrics.
 few_steps() {
     awk -v every=$every '/^refit after/ { next } /^step / { split($2, at, "/"); if (at[1] > 3 && at[1] % every) next } { print; fflush() }'
 }

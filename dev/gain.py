@@ -118,7 +118,8 @@ def measured(repeats):
     yield "# Where it pays, measured"
     yield "\n`python3 dev/gain.py --measure`: real training steps on virtual hosts (dev/simulate.sh), one rank a host, all on one core in"
     yield f"turn, each with a clock of its own. How many times as long a step takes with {', '.join(RIVALS[:2])} and {RIVALS[2]};"
-    yield f"in brackets what the trainers predicted for these steps. Each step is the shortest of {repeats} runs. Texts of 30 tasks. Off: how much"
+    runs = "Each step ran once." if repeats == 1 else f"Each step is the shortest of {repeats} runs."
+    yield f"in brackets what the trainers predicted for these steps. {runs} Texts of 30 tasks. Off: how much"
     yield "longer our steps took than predicted."
     cpu = next(line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
     yield f"Machine: {cpu}, shared with others.\n"

@@ -26,6 +26,7 @@ shared=${OMPI_MCA_btl_vader_backing_directory:-/dev/shm}
 session=${TMPDIR:-/tmp}/ompi.${host%%.*}.$(id -u)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
 export OMPI_MCA_rmaps_base_oversubscribe=${OMPI_MCA_rmaps_base_oversubscribe:-1}
+export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}  # one or two ranks would have a core each
 
 # Nobody has it mapped or open. What belongs to others is not looked at: names have the user's number.
 is_unused() {

@@ -74,7 +74,7 @@ static void lines_of_text(void) {
     expect("\xef\xbb\xbf\n[INST] a\n{b}\n", "P.\nP[INST] a.\nP{b}.\n");
     expect_of("a {b}\n", &forms, false, true, "~a {b}\n");
     expect_of("a\n", &(DataJson){.form = data_plain}, false, false, "a\n");
-    expect("a\n\xff\nb", "Pa.\nPb.\nBAD");
+    expect("a\n\xff\nb", "Pa.\nP.\nPb.\nBAD");
     expect_bytes("a\nb\0c\n", 6, &forms, &(GeneratorOptions){0}, false, "Pa.\nFAILED");
     expect("", "");
     expect("\n \n", "P.\nP .\n");

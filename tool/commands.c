@@ -297,8 +297,8 @@ static void print_help(const Command* command) {
     for (int i = 0; i < NUM_COMMANDS; i++) {
         printf("  %-7s %-34s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     }
-    printf("\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 it failed, or the answer\n"
-           "is no (a plan breaks a rule); 2 wrong use; 3 nothing fits in memory.\n");
+    printf("\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 it failed;\n"
+           "2 wrong use; 3 nothing fits in memory.\n");
 }
 
 static Status run_command(Call* call, const Command* command, void* options, int argc, char** argv) {

@@ -7,7 +7,7 @@ network.
     {"step":N,"loss":..,"task_loss":{..},..}                                                  each step
     {"validation":N,"loss":..,"task_loss":{..}}   with exact_match and rouge_l by task where there were
 answers
-    {"refit":N,..}                                             measured steps corrected the costs
+    {"refit":N,..}                                             ranks take other times than predicted
 
 A resumed run has some steps twice; the later ones count. Missing or non-numeric values become null. A
 truncated last line is ignored and reported.

@@ -151,7 +151,7 @@ static Status next_line(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
     }
     json_t* utf8 = json_stringn(line.text, line.num_bytes);
     if (utf8 == NULL) {
-        return FAIL(STATUS_BAD_FORMAT, "%s:%lld: no text in UTF-8", p->name, (long long)p->line_number);
+        return FAIL(STATUS_BAD_FORMAT, "%s:%lld: not valid UTF-8", p->name, (long long)p->line_number);
     }
     json_decref(utf8);
     return set_text(p, out, line, arena);
@@ -225,7 +225,7 @@ Status prompts_next(Prompts* p, Prompt* out, Arena* arena) {
             p->is_at_end = true;
             json_t* utf8 = json_string(p->options->prompt);
             if (utf8 == NULL) {
-                return FAIL(STATUS_BAD_OPTION, "--prompt: no text in UTF-8 ---> write it so");
+                return FAIL(STATUS_BAD_OPTION, "--prompt: not valid UTF-8 ---> encode it so");
             }
             json_decref(utf8);
             return set_text(p, out, (RecordText){p->options->prompt, strlen(p->options->prompt)}, arena);
@@ -245,6 +245,10 @@ Status prompts_next(Prompts* p, Prompt* out, Arena* arena) {
         if (++p->num_bad <= BAD_SHOWN) { fprintf(stderr, "skipped %s\n", status_message()); }
         if (p->num_bad == BAD_SHOWN + 1) {
             fprintf(stderr, "further skipped records are counted only (after %d)\n", BAD_SHOWN);
+        }
+        if (!p->is_json) {  // a line of answers for each line
+            out->is_blank = true;
+            return set_text(p, out, (RecordText){"", 0}, arena);
         }
     }
 }
@@ -307,10 +311,10 @@ static Status find_weights(Generation* g, const char* path, bool* is_hf) {
     }
     int step = checkpoint_find_latest(path);
     if (step < 0) {
-        return FAIL(
-            STATUS_IO,
-            "%s: no checkpoint there, no Hugging Face's files ---> train with -o %s, or name another folder",
-            path, path);
+        return FAIL(STATUS_IO,
+                    "%s: no checkpoint there, nor Hugging Face files ---> train with -o %s, or name "
+                    "another folder",
+                    path, path);
     }
     checkpoint_path(g->path, path, CHECKPOINT_MODEL_FILE, step);
     return STATUS_OK;

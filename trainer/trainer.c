@@ -769,7 +769,8 @@ static void follow_best(Trainer* t, double loss) {
     const int task = t->best_task;
     if (!keeps && flags->patience == 0) { return; }
     const double value = task < 0 ? loss : -50 * (t->exact_match[task] + t->rouge_l[task]);
-    bool is_better = t->best_step < 0 || (t->step > t->best_step && value < t->best_value);
+    const bool counts = task < 0 || value < 0;  // before the first right answer there is nothing to follow
+    bool is_better = counts && (t->best_step < 0 || (t->step > t->best_step && value < t->best_value));
     double of_main[2] = {t->is_main && is_better, t->is_main && isnan(value)};  // rank 0 decides
     run_sums(&t->files, of_main, 2);
     if (task >= 0 && of_main[1] > 0) {
@@ -785,7 +786,8 @@ static void follow_best(Trainer* t, double loss) {
         if (!saved || !t->is_main) { return; }
         printf("saved %s: step %d, the %s\n", path, t->step, best_text(t, what));
         keep_tokens(t);
-    } else if (flags->patience > 0 && t->step - t->best_step >= (int64_t)flags->patience * flags->val_every) {
+    } else if (flags->patience > 0 && t->best_step >= 0 &&
+               t->step - t->best_step >= (int64_t)flags->patience * flags->val_every) {
         if (t->is_main && t->step < t->num_steps) {
             printf("--patience %d: the %s, %g, is that of step %d: stopping at step %d of %d\n",
                    flags->patience, best_text(t, what), fabs(t->best_value), t->best_step, t->step,

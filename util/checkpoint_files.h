@@ -5,8 +5,7 @@ model and the layout of its values (llmc/checkpoint.c, dynapipe_plugin/adapters)
 
     model_00000100.bin         256 int32, then values of 2 or 4 bytes
     state_00000100_00000.bin   256 int32, then m, v and maybe master weights in float32, then the run's record
-    DONE_00000100              both files are complete; not empty: nobody asked for them but the clock or a
-signal
+    DONE_00000100              both files are complete; not empty: the clock or a signal asked for them
 
 Header of a state file: [0] magic 20240527, [1] version 1, [2] processes 1, [3] rank 0, [4] has master
 weights, [5] loader shuffles 0, [10] step, [20..23] random states (of forks), [200..239] the first 40 of its

@@ -24,8 +24,13 @@ static void print_version(const RefitVersion* version, const RefitVersion* befor
         if (version->slow[r] == (before != NULL ? before->slow[r] : 1) || ++num_lines > MOST_LINES) {
             continue;
         }
-        printf("refit after step %d: rank %d takes %.2f times as long as predicted since about step %d\n",
-               version->agreed, r, version->slow[r], version->agreed - SESSION_REFIT_EVERY + 1);
+        printf("refit after step %d: rank %d ", version->agreed, r);
+        if (version->slow[r] == 1) {
+            printf("is as fast as predicted again\n");
+        } else {
+            printf("takes %.2f times as long as predicted since about step %d\n", version->slow[r],
+                   version->agreed - SESSION_REFIT_EVERY + 1);
+        }
     }
     if (num_lines > MOST_LINES) {
         printf("refit after step %d: %d more ranks have changed their speed\n", version->agreed,

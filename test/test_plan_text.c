@@ -68,8 +68,80 @@ static void timeline_is_the_known_picture(void) {
     free(text);
 }
 
+// Ranks compare plans by hash: whatever differs changes it.
+static void every_field_counts(void) {
+    Rng rng = rng_seed(12);
+    Arena arena = {0};
+    Plan plan;
+    const RandomPlan about = {
+        .P = 3, .R = 2, .num_layers = 6, .num_samples = 9, .max_tokens = 60, .packed = true, .placed = true};
+    random_plan(&plan, &rng, &about, &arena);
+    plan.mbs[0].continues = true;
+    const uint64_t hash = plan_hash(&plan);
+    PlanMicrobatch* mb = &plan.mbs[0];
+    PlanRank* rank = plan.ranks;
+    while (rank->num_instrs == 0 || rank->num_buffers == 0) { rank++; }
+    rank->own_limit_bytes = 1;
+#define COUNTS(field)                      \
+    do {                                   \
+        (field)++;                         \
+        CHECK(plan_hash(&plan) != before); \
+        (field)--;                         \
+    } while (0)
+    const uint64_t before = plan_hash(&plan);
+    CHECK(before != hash);
+    COUNTS(plan.makespan_ns);
+    COUNTS(plan.bound_ns);
+    COUNTS(plan.memory_limit_bytes);
+    COUNTS(plan.policy[0]);
+    COUNTS(plan.schedule[0]);
+    COUNTS(plan.N);
+    COUNTS(mb->replica);
+    COUNTS(mb->layout);
+    COUNTS(mb->recompute[1]);
+    COUNTS(mb->shape.num_seqs);
+    COUNTS(mb->shape.enc_tokens);
+    COUNTS(mb->shape.enc_squares);
+    COUNTS(mb->shape.dec_tokens);
+    COUNTS(mb->shape.dec_squares);
+    COUNTS(mb->shape.cross_products);
+    COUNTS(mb->shape.supervised_tokens);
+    COUNTS(mb->shape.prefix_tokens);
+    COUNTS(mb->shape.prefix_products);
+    COUNTS(mb->shape.prefix_enc_tokens);
+    COUNTS(plan.sequences[0].enc_tokens);
+    COUNTS(plan.sequences[0].dec_tokens);
+    COUNTS(plan.segments[0].sample_idx);
+    COUNTS(plan.segments[0].first_token);
+    COUNTS(plan.segments[0].num_tokens);
+    COUNTS(plan.placement.stage_of[1]);
+    COUNTS(plan.placement.chunks[1].begin);
+    COUNTS(plan.placement.chunks[1].end);
+    COUNTS(plan.placement.head_begin[1]);
+    COUNTS(plan.chain.num_enc_layers);
+    COUNTS(plan.chain.enc_blocks);
+    COUNTS(rank->arena_bytes);
+    COUNTS(rank->state_bytes);
+    COUNTS(rank->own_limit_bytes);
+    COUNTS(rank->instrs[0].kind);
+    COUNTS(rank->instrs[0].chunk);
+    COUNTS(rank->instrs[0].mb);
+    COUNTS(rank->instrs[0].begin_ns);
+    COUNTS(rank->instrs[0].end_ns);
+    COUNTS(rank->buffers[0].kind);
+    COUNTS(rank->buffers[0].chunk);
+    COUNTS(rank->buffers[0].mb);
+    COUNTS(rank->buffers[0].offset_bytes);
+    COUNTS(rank->buffers[0].num_bytes);
+    COUNTS(rank->buffers[0].instr_begin);
+    COUNTS(rank->buffers[0].instr_end);
+#undef COUNTS
+    arena_free(&arena);
+}
+
 int main(void) {
     RUN(text_is_golden);
+    RUN(every_field_counts);
     RUN(timeline_is_the_known_picture);
     return test_end();
 }

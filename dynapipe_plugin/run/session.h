@@ -145,16 +145,16 @@ void plan_ahead_stop(PlanAhead* ahead);              // after a make() in progre
 // How many times as long each rank takes as predicted, from steps that ran, agreed on by the ranks, used by
 // plans from a fixed later step on (--refit). Planning runs ahead in a thread of its own and every rank must
 // make the same plans. So
-//     1. every rank records the times of its jobs, except in the first step after the start, a restore or a
+//     1. every rank records how long its jobs take, except in the first step after the start, a restore or a
 //        move of layers
-//     2. after steps 4, 8, 12, .. of the run all compare these; where a rank has changed beside the others,
-//        there is a new version
+//     2. after steps 4, 8, 12, .. of the run all compare these; where a rank has changed beside the others in
+//        every one of the steps, there is a new version
 //     3. plans use a version from the first step on that no rank can have planned by then
 // A checkpoint keeps versions, so that a resumed run plans like an uninterrupted one, up to the first plan
 // with a version from later steps. Saving does not affect the run that continues.
 
 enum { SESSION_REFIT_EVERY = 4 };
-enum { REFIT_JOBS = 1 << 14 };  // of so many steps; later ones are left out
+enum { REFIT_JOBS = 1 << 14 };  // of a step; later ones are left out
 
 typedef struct {
     int32_t agreed;      // after so many steps of the run
@@ -176,10 +176,11 @@ enum { REFIT_VERSIONS = 64 / SESSION_REFIT_EVERY + 2 };
 typedef struct {
     bool is_on;
     int32_t rank, num_ranks, num_ahead;
-    const Machine* machine;  // borrowed; NULL: all ranks are alike
-    bool skips;              // the next step is not measured
-    double (*jobs)[2];       // [num_jobs] measured, predicted
-    int32_t num_jobs;
+    const Machine* machine;             // borrowed; NULL: all ranks are alike
+    bool skips;                         // the next step is not measured
+    double (*jobs)[2];                  // of a step: measured, predicted
+    double steps[SESSION_REFIT_EVERY];  // this rank's ratios since ranks agreed the last time
+    int32_t num_steps;
     pthread_mutex_t lock;                   // of versions: the planning thread reads them
     RefitVersion versions[REFIT_VERSIONS];  // rising
     int32_t num_versions;

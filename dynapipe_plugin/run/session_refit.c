@@ -144,7 +144,7 @@ Status session_refit_start(SessionRefit* refit, const Machine* machine, int32_t 
     refit->rank = rank;
     refit->num_ahead = num_ahead;
     refit->skips = true;
-    refit->num_jobs = 0;
+    refit->num_steps = 0;
     if (!refit->is_on) { return STATUS_OK; }
     if (refit->num_ranks != num_ranks) { session_refit_forget(refit); }
     refit->num_ranks = num_ranks;
@@ -169,16 +169,21 @@ static bool is_partial(const Plan* plan, const PlanInstr* instr) {
 void session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, double slow) {
     const PlanRank* list = &plan->ranks[trace->rank];
     bool skips = refit->skips;
+    int32_t num_jobs = 0;
     refit->skips = false;
-    for (int32_t i = 0; i < list->num_instrs && refit->is_on && !skips; i++) {
+    if (!refit->is_on || skips) { return; }
+    for (int32_t i = 0; i < list->num_instrs && num_jobs < REFIT_JOBS; i++) {
         const PlanInstr* instr = &list->instrs[i];
         const TraceEvent* event = &trace->events[i];
         double measured_ns = (double)(event->end_ns - event->begin_ns),
                predicted_ns = (double)(instr->end_ns - instr->begin_ns) / slow;
         if (!plan_instr_is_job((InstrKind)instr->kind) || is_partial(plan, instr)) { continue; }
-        if (measured_ns <= 0 || predicted_ns <= 0 || refit->num_jobs == REFIT_JOBS) { continue; }
-        refit->jobs[refit->num_jobs][0] = measured_ns;
-        refit->jobs[refit->num_jobs++][1] = predicted_ns;
+        if (measured_ns <= 0 || predicted_ns <= 0) { continue; }
+        refit->jobs[num_jobs][0] = measured_ns;
+        refit->jobs[num_jobs++][1] = predicted_ns;
+    }
+    if (refit->num_steps < SESSION_REFIT_EVERY) {
+        refit->steps[refit->num_steps++] = session_refit_ratio(refit->jobs, num_jobs);
     }
 }
 
@@ -213,20 +218,44 @@ static double middle_of(const double* values, int32_t num) {
     return 1;
 }
 
-// slow[]: each rank's jobs measured over predicted, becomes its factor beside the rank in the middle: what
-// all have in common changes no plan. Returns whether any differs from what was known.
-static bool settle(double* slow, const SessionRefit* refit) {
-    const RefitVersion* last = last_version(refit);
-    const double middle = middle_of(slow, refit->num_ranks);
-    bool differs = false;
-    for (int32_t r = 0; r < refit->num_ranks; r++) {
-        if (slow[r] <= 0) { return false; }  // a rank measured nothing
+// What a rank's factor becomes: of `num` steps' factors that nearest to the one known before, if all lie on
+// the same side of it. So what comes and goes changes no plan.
+static double settle_rank(const double* factors, int32_t num, double before) {
+    double least = MACHINE_MOST_SLOW, most = MACHINE_LEAST_SLOW;
+    for (int32_t i = 0; i < num; i++) {
+        least = fmin(least, factors[i]);
+        most = fmax(most, factors[i]);
     }
+    double now = fmin(fmax(before, least), most);
+    if (fabs(now - 1) <= NOISE) { now = 1; }
+    return fabs(now / before - 1) > NOISE ? now : before;
+}
+
+// slow[r] of each rank from ratios[r][step], its jobs measured over predicted: its factor beside the rank in
+// the middle, since what all have in common changes no plan. Returns whether any differs from what was known.
+static bool settle(double* slow, const double (*ratios)[SESSION_REFIT_EVERY], const SessionRefit* refit) {
+    const RefitVersion* last = last_version(refit);
+    double middles[SESSION_REFIT_EVERY];
+    int32_t used[SESSION_REFIT_EVERY], num = 0;
+    bool differs = false;
+    for (int32_t i = 0; i < refit->num_steps; i++) {
+        double least = 1;
+        for (int32_t r = 0; r < refit->num_ranks; r++) {
+            slow[r] = ratios[r][i];
+            least = fmin(least, slow[r]);
+        }
+        if (least <= 0) { continue; }  // a rank measured nothing
+        middles[num] = middle_of(slow, refit->num_ranks);
+        used[num++] = i;
+    }
+    if (num < 2) { return false; }
     for (int32_t r = 0; r < refit->num_ranks; r++) {
-        double before = last != NULL ? last->slow[r] : 1;
-        double now = fmin(fmax(slow[r] / middle, MACHINE_LEAST_SLOW), MACHINE_MOST_SLOW);
-        if (fabs(now - 1) <= NOISE) { now = 1; }
-        slow[r] = fabs(now / before - 1) > NOISE ? now : before;
+        double factors[SESSION_REFIT_EVERY], before = last != NULL ? last->slow[r] : 1;
+        for (int32_t i = 0; i < num; i++) {
+            double factor = ratios[r][used[i]] / middles[i];
+            factors[i] = fmin(fmax(factor, MACHINE_LEAST_SLOW), MACHINE_MOST_SLOW);
+        }
+        slow[r] = settle_rank(factors, num, before);
         differs |= slow[r] != before;
     }
     return differs;
@@ -248,14 +277,12 @@ static void add_version(SessionRefit* refit, RefitVersion version) {
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done) {
     const void* shared;
     if (!refit->is_on || steps_done % SESSION_REFIT_EVERY != 0) { return STATUS_OK; }
-    double mine = session_refit_ratio(refit->jobs, refit->num_jobs);
-    refit->num_jobs = 0;
-    TRY(collective_each(world, &mine, sizeof mine, &shared));
-    const size_t num_bytes = (size_t)refit->num_ranks * sizeof mine;
-    double* slow = (double*)malloc(num_bytes);
+    TRY(collective_each(world, refit->steps, sizeof refit->steps, &shared));
+    double* slow = (double*)malloc((size_t)refit->num_ranks * sizeof *slow);
     if (slow == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", refit->num_ranks); }
-    memcpy(slow, shared, num_bytes);
-    if (!settle(slow, refit)) {
+    bool differs = settle(slow, (const double(*)[SESSION_REFIT_EVERY])shared, refit);
+    refit->num_steps = 0;
+    if (!differs) {
         free(slow);
         return STATUS_OK;
     }

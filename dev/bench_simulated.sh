@@ -110,9 +110,9 @@ run_cell() {  # kind of model, stages, platform, policy
     options=(-e "$model" -d "$batch" -x "$steps" --stages "$P" --replicas "$R")
     # shellcheck disable=SC2207
     options+=($(batching_of "$policy") $(lengths "$longest" -t) ${more[@]+"${more[@]}"})
-    if [ "$platform" = fast ]; then
+    if [ "$platform" = fast ]; then  # hosts are alike: nothing to move for, and a search for it would be one of a few steps
         measure "$model" "$longest"
-        options+=(--costs "$cost_file")
+        options+=(--costs "$cost_file" --resplit off)
     else
         options+=(--debug measure-seconds=12)
     fi
@@ -171,7 +171,7 @@ section() {  # kind, stages, platform
     echo "## $1, $2 stages, $3"
     echo
     # shellcheck disable=SC2016
-    sed -E 's/ --(batching|placement|head|schedule|split-backward|layout) [^ ]+//g; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
+    sed -E 's/ --(batching|placement|head|schedule|split-backward|layout|resplit) [^ ]+//g; s| --costs [^ ]+||; s/^(.*) data (.*)/`\1`; \2./' "${first%/*}/settings"
     echo
     echo "| batching | tokens/s | dynamic is faster by | step takes longer than predicted by | of it jobs, transfers, waiting | idle (planned) | padding | seconds of a core |"
     echo "|---|---|---|---|---|---|---|---|"

@@ -12,7 +12,7 @@ dynapipe_measure().
 #include "../run/session.h"
 #include "measure_bytes.h"
 
-enum { MEASURE_SPEED_POINTS = 256 };  // later ones are left out
+enum { MEASURE_SPEED_POINTS = 1024 };  // later ones are left out
 
 // Each rank's own times, relative to the mean of all ranks. Zeros: nothing yet.
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     int64_t (*clock_ns)(void);  // the sizes to measure with; NULL: the machine's
     int32_t points_done;
     int64_t list_end_ns;  // of the points now measured: until so much is spent
-    int32_t list_points_left;
+    int32_t list_points_left, sweeps_left;
     int64_t begin_ns;  // by clock_now_ns()
     int64_t spent_ns;  // since then, mean over the ranks, after the last point
     MeasureSpeed speed;
@@ -38,11 +38,19 @@ typedef struct {
     size_t cold_bytes;
 } Measure;
 
+static inline bool measure_is_gpu(const Measure* m) {
+    return m->dp->device.api != NULL;
+}
+
+// --- measure_times.c ---------------------------------------------------------------------------------------
+
 // time_ns of every part and job, update_ns_per_byte; the rest stays as it is. A collective: all ranks get the
 // same bits.
 Status measure_times(CostModel* out, Measure* m);
 // Full recomputation costs a second forward: derived from mode none for mode full.
 void measure_times_set_recompute(CostModel* out);
+
+// --- measure.c ---------------------------------------------------------------------------------------------
 
 // Times of every part and job, links, in what ranks differ; no bytes. found[num_ranks]: each rank and its
 // link as measured; NULL: not wanted. A collective: all ranks get the same bits. Prints one line on rank 0.

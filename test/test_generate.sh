@@ -323,7 +323,7 @@ refuses 1 "absent.jsonl: No such file" "$work/gpt2" --file "$work/absent.jsonl"
 refuses 1 "main.log: no model ---> the folder of a run" "$work/gpt2/main.log" --prompt x
 skips() {  # file of two good records and a bad one, words
     "$generate" "$work/gpt2" --file "$1" >"$work/bad.said" 2>"$work/bad.err"
-    [ $? = 0 ] && grep -qF -- "$2" "$work/bad.err" && [ "$(wc -l <"$work/bad.said")" = 2 ] && grep -q "^1 bad records skipped" "$work/bad.err"
+    [ $? = 0 ] && grep -qF -- "$2" "$work/bad.err" && [ "$(wc -l <"$work/bad.said")" = 2 ] && grep -q "^bad records skipped: 1" "$work/bad.err"
     ok $? "'$2' expected: $(cat "$work/bad.err")"
 }
 printf '{"inputs": "a"}\n{"inputs": [3]}\n{"inputs": "b"}\n' >"$work/bad.jsonl"
@@ -331,7 +331,7 @@ skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: field \"inputs\" is an array
 printf '{"inputs": "a"}\n{"inputs": "b"\n{"inputs": "c"}\n' >"$work/bad.jsonl"
 skips "$work/bad.jsonl" "skipped $work/bad.jsonl:2: not JSON"
 printf 'not JSON\n{"inputs": []}\n' >"$work/bad.jsonl"
-refuses 1 "bad.jsonl: no prompt in it that can be answered (2 bad records)" "$work/gpt2" --file "$work/bad.jsonl"
+refuses 1 "bad.jsonl: no prompt in it that can be answered (bad records: 2)" "$work/gpt2" --file "$work/bad.jsonl"
 cp "$work/t5/model_00000060.bin" "$work/alone/damaged.bin"
 printf 'x' | dd of="$work/alone/damaged.bin" bs=1 seek=5001 conv=notrunc status=none
 refuses 1 "damaged.bin" "$work/alone/damaged.bin" --tokenizer "$work/t5-data" --prompt x

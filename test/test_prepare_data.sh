@@ -94,7 +94,7 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     check "without an end they are bad lines" ./prepare_data --tokenizer "$dir/t5.tok" --input-end none \
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
     check "which are named and counted" grep -q "skipped $dir/blank.jsonl:1: no token but the end" "$dir/err"
-    check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c '1 bad records skipped' "$dir/log")" = "1 1" ]
+    check "and left out" [ "$(samples "$dir/blank/train.bin") $(grep -c 'bad records skipped: 1' "$dir/log")" = "1 1" ]
     # without padding: the name says whose pieces they are, or --input-end
     for case in "model=tokenizer.model auto 1 400 1 true" "model=tokenizer.model auto 1 400 0 false" "model=tokenizer.model eos 2 400 0 true" \
         "model=spiece.model auto 2 500 0 true"; do
@@ -151,7 +151,7 @@ check "bad lines are skipped" ./prepare_data --val-fraction 0 --out "$dir/bad" "
 check "bad line 2" grep -qF "skipped $dir/bad.jsonl:2: field \"targets\" is missing" "$err"
 check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is an array, not a text or a number' "$err"
 check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
-check "all 15 are counted" grep -q '15 bad records skipped' "$dir/log"
+check "all 15 are counted" grep -q 'bad records skipped: 15' "$dir/log"
 check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
 check "--quiet, nothing skipped" ./prepare_data --quiet --out "$dir/quiet" "$dir/one.jsonl" >"$dir/quiet.log" 2>"$err"
 check "says nothing" [ ! -s "$dir/quiet.log" -a ! -s "$err" ]
@@ -159,7 +159,7 @@ check "a missing task is the file's name" grep -q '^bad  *1 ' "$dir/log"
 fails "---> mend it, or leave out --strict" ./prepare_data --strict --out "$dir/strict" "$dir/bad.jsonl"
 check "--strict writes nothing" [ ! -e "$dir/strict" ]
 : >"$dir/empty.jsonl"
-fails "$dir/empty.jsonl: no valid sample (0 bad records) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
+fails "$dir/empty.jsonl: no valid sample (bad records: 0) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
 fails "$dir/absent.jsonl: No such file" ./prepare_data --out "$dir/x" "$dir/one.jsonl" "$dir/absent.jsonl"
 printf 'A text.\n{"text": "a record within"}\n' >"$dir/read.me"
 fails "read.me: does not begin with a record or a list of records --->" ./prepare_data --out "$dir/x" "$dir/read.me"

@@ -200,6 +200,10 @@ static Status command_plan(Call* call) {
     if (options->compare != 0 && options->svg == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
     }
+    if (is_stdout(options->json) + is_stdout(options->text) + is_stdout(options->svg) > 1) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--json, --text, --svg: only one fits on standard output ---> FILE for the others");
+    }
     ARENA_TRY_NEW(problem, arena, Problem, 1);
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(request_make(problem, options));

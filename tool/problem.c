@@ -911,7 +911,7 @@ Status problem_load(Problem* out, const char* path, const ProblemOptions* option
     bool is_samples;
     struct stat about;
     if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
-        return FAIL(STATUS_IO, "%s: a folder ---> plan '%s/train*.bin', what ./prepare_data made there", path,
+        return FAIL(STATUS_IO, "%s: a folder ---> plan '%s/train*.bin', the sample files of ./prepare_data", path,
                     path);
     }
     TRY(sample_shards_recognize(&is_samples, path));

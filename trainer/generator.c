@@ -633,7 +633,7 @@ static void print_summary(const Generation* g) {
     Score all = {.task = "all"};
     fflush(stdout);
     if (g->prompts.num_bad > 0) {
-        fprintf(stderr, "%lld bad records skipped\n", (long long)g->prompts.num_bad);
+        fprintf(stderr, "bad records skipped: %lld\n", (long long)g->prompts.num_bad);
     }
     if (g->options->quiet) { return; }
     for (int i = 0; i < g->num_scores; i++) {
@@ -715,7 +715,7 @@ static Status answer_all(Generation* g) {
     }
     return FAIL(
         STATUS_BAD_FORMAT,
-        "%s: no prompt in it that can be answered (%lld bad records) ---> records like the data's, or "
+        "%s: no prompt in it that can be answered (bad records: %lld) ---> records like the data's, or "
         "--inputs-field NAME and --targets-field NAME",
         name, (long long)g->prompts.num_bad);
 }

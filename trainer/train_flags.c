@@ -205,8 +205,6 @@ Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
         return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> %s--help lists all", argv[1],
                     strchr(argv[1], '=') != NULL ? "--name value, such as --lr 3e-4; " : "");
     }
-    if (out->keep_best != NULL && strcmp(out->keep_best, "0") == 0) { out->keep_best = NULL; }
-    if (out->keep_best != NULL && strcmp(out->keep_best, "1") == 0) { out->keep_best = "loss"; }
     if (out->epochs > 0 && out->steps != -1) {
         return FAIL(STATUS_BAD_OPTION, "--epochs %d and -x (--max-steps) %d ---> give one of them",
                     out->epochs, out->steps);

@@ -393,7 +393,7 @@ static void print_summary(Prepare* p) {
                 "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
                 PRINTABLE(options->out), foreign);
     }
-    if (p->num_bad > 0) { fprintf(out, "%lld bad records skipped\n", (long long)p->num_bad); }
+    if (p->num_bad > 0) { fprintf(out, "bad records skipped: %lld\n", (long long)p->num_bad); }
     if (options->quiet) { return; }
     int32_t num_removed = train->num_removed + val->num_removed;
     if (num_removed > 0) { printf("%d files of an earlier run removed\n", num_removed); }
@@ -501,7 +501,7 @@ static Status prepare_data(Prepare* p, char** paths, int num_paths) {
     TRY(read_files(p, "checking records", false));
     if (p->num_records == 0) {
         return FAIL(STATUS_BAD_FORMAT,
-                    "%s%s: no valid sample (%lld bad records) ---> write lines like {\"task\": \"sums\", "
+                    "%s%s: no valid sample (bad records: %lld) ---> write lines like {\"task\": \"sums\", "
                     "\"inputs\": \"1+1\", \"targets\": \"2\"}",
                     p->files.files[0].path, p->files.num_files > 1 ? ", ..." : "", (long long)p->num_bad);
     }

@@ -244,7 +244,7 @@ def write(tool, name, problem, **changes):
 
 # --- Tables 1 to 3: makespans of the shared cases against the original, the bound and the practice of today.
 
-RULES = ("--layout", "padded", "--split-backward", "off", "--stage-split", "equal")
+RULES = ("--layout", "padded", "--split-backward", "off", "--placement", "equal")
 CPU_TARGET_MS = {1: 30, 2: 60}  # by replicas
 BUDGETS = [round(256 * 2 ** (k / 2)) for k in range(13)]  # tokens of a microbatch, two a doubling
 FEW_BUDGETS = [512, 1024, 2048, 4096, 8192]

@@ -47,11 +47,11 @@ train rows-replicas 4 --stages 2 --placement interleaved --head rows
 if [ -n "$all" ]; then
     train pieces 2 --stages 2 --placement interleaved --head whole
     train feeds-alone 2 --stages 2 --placement 0:2,1:1,0:1,1:0 --head rows:0,1024
-    train head-alone 3 --stages 3 --stage-split 2,2,0
+    train head-alone 3 --stages 3 --placement 2,2,0 --head whole
     train gpipe 3 --stages 3 --schedule gpipe
 fi
 train layout-padded 2 --stages 2 --layout padded
-train recompute 4 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"
+train recompute 4 --stages 2 --placement 2,2 --head whole --recompute full --debug dump-plan="$work/recompute.plan"
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
 ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"

@@ -63,7 +63,7 @@ train staged 2 --stages 2 --transport mpi
 train pieces 2 --stages 2 --placement interleaved --head whole
 train rows 2 --stages 2 --placement vee --head rows
 train rows-replicas 4 --stages 2 --head rows
-train recompute 2 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"
+train recompute 2 --stages 2 --placement 2,2 --head whole --recompute full --debug dump-plan="$work/recompute.plan"
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
 ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"

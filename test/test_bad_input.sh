@@ -14,7 +14,7 @@ refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/
 refuses "--stages 4" "more stages than blocks of layers" 4 -i "$work/data/train.bin" -e l1c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
 refuses "alone take" "memory limit too small for the model" 2 $good --stages 2 --memory-limit 300K
-refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --stage-split 0,4
+refuses "--placement 0,4" "a first stage without layers" 2 $good --stages 2 --placement 0,4
 "$build/dev/make_tasks" --out "$work/long.jsonl" --samples 60 --seed 7 --max-tokens 2000 >"$work/bad.log" 2>&1 &&
     "$build/prepare_data" --out "$work/long" "$work/long.jsonl" >>"$work/bad.log" 2>&1
 # Few long samples among many short ones: no batch at the start has one.

@@ -32,7 +32,7 @@ refuses '"l4c32h4" is unknown' "GPT-2's descriptor for train_t5" 1 $from -e l4c3
 
 # --- options ----------------------------------------------------------------------------------------------------
 refuses "--dropout: 1.5 is outside" "dropout of more than all" 2 $good --dropout 1.5 --stages 2
-refuses "--stage-split 5,0" "more layers than the model has" 2 $good --stages 2 --stage-split 5,0
+refuses "--placement 5,0" "more layers than the model has" 2 $good --stages 2 --placement 5,0
 for place in "$work/data/train.bin" /proc/out; do
     # at once, not behind a million steps
     refuses "--export-hf $place" "an export to ${place#"$work/"}" 2 $good --stages 2 -x 1000000 --export-hf "$place"

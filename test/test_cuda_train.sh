@@ -24,7 +24,7 @@ mv "$work/data" "$work/pairs"
 make_data 300 120
 export EMU_DEVICES=4 EMU_HANG_S=60
 base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
-two="--stages 2 --stage-split 2,2"
+two="--stages 2 --placement 2,2 --head whole"
 
 steps() {  # name of a run: its losses and norms, as printed
     sed -nE 's/^step +([0-9]+).* loss ([^ ]+) .* norm ([^ ]+) .*/\2 \3/p; s/^val loss ([^ ]+).*/\1 0/p' "$work/$1.log"
@@ -152,9 +152,9 @@ t5_as_on_the_cpu() {  # name, the CPU's, what
 }
 trainer=$build/train_t5-dynapipe on_cpu cpu-t5 $tied --debug dump-gradients="$work/cpu-t5.bin"
 trainer=$build/train_t5-dynapipe on_cpu cpu-all $tied --dropout 0 --debug dump-gradients="$work/cpu-all.bin"
-EMU_SEED=7 EMU_NCCL_SERIAL=1 t5 t5 3 $release-fp32 $tied $(costs cpu-t5 fp32) --stages 3 --stage-split 1,2,1 --recompute full --resplit 1:2,2,0
+EMU_SEED=7 EMU_NCCL_SERIAL=1 t5 t5 3 $release-fp32 $tied $(costs cpu-t5 fp32) --stages 3 --placement 1,2,1 --head whole --recompute full --resplit 1:2,2,0
 t5_as_on_the_cpu t5 cpu-t5 "T5 on three stages by NCCL, recomputation, layers moved behind step 1"
-EMU_SEED=8 EMU_DEVICES=1 t5 t5-mpi 3 $release-fp32 $tied --dropout 0 $(costs cpu-all fp32) --stages 3 --stage-split 2,2,0 --batching padded --split-backward on --transport mpi
+EMU_SEED=8 EMU_DEVICES=1 t5 t5-mpi 3 $release-fp32 $tied --dropout 0 $(costs cpu-all fp32) --stages 3 --placement 2,2,0 --head whole --batching padded --split-backward on --transport mpi
 t5_as_on_the_cpu t5-mpi cpu-all "T5 without dropout on three stages through MPI, padded, the head alone, split backward"
 gated="$pairs -e flan-t5:l2d2c64h2k32f128"
 trainer=$build/train_t5-dynapipe on_cpu cpu-gated $gated
@@ -172,10 +172,10 @@ ok $? "a Llama with scaled angles"
 heads="-i $work/data/train.bin -j $work/data/val.bin -e $work/scaled -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 4 --answers 1 -g 6 -s 2
     --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 trainer=$build/train_llama-dynapipe on_cpu cpu-llama $heads
-trainer=$release-fp32/train_llama-dynapipe run llama 2 $heads $(costs cpu-llama fp32) --stages 2 --stage-split 1,1 --recompute full
+trainer=$release-fp32/train_llama-dynapipe run llama 2 $heads $(costs cpu-llama fp32) --stages 2 --placement 1,1 --head whole --recompute full
 as_on_the_cpu llama 1e-4 "Llama on two stages, recomputation" cpu-llama
 same_answers llama cpu-llama "Llama on two stages"
-trainer=$release-bf16/train_llama-dynapipe run llama-bf16 4 $heads $(costs cpu-llama bf16) --stages 2 --stage-split 0.5,1.5 -z 1
+trainer=$release-bf16/train_llama-dynapipe run llama-bf16 4 $heads $(costs cpu-llama bf16) --stages 2 --placement 0.5,1.5 --head whole -z 1
 as_on_the_cpu llama-bf16 2e-2 "Llama in bf16, 2 stages x 2 replicas, shared optimizer" cpu-llama
 
 # --- SANITIZE=1: the host's code under AddressSanitizer (minutes to build) ----------------------------------------

@@ -300,14 +300,14 @@ static void check_model(const ModelKind* kind, const char* descriptor, const cha
 }
 
 // stages, options: the head alone, pieces and shares of any size
-static const char* const told_gpt2[] = {"2 --stage-split 8,0 --recompute full --split-backward on",
-                                        "4 --stage-split 4,2,2,0 --memory-limit 16M",
+static const char* const told_gpt2[] = {"2 --placement 8,0 --head whole --recompute full --split-backward on",
+                                        "4 --placement 4,2,2,0 --head whole --memory-limit 16M",
                                         "3 --placement 2:2,0:1,1:2,0:3 --head vocabulary:24,1000,0",
                                         "2 --placement 1:1,0:6,1:1 --head rows",
-                                        "2 --stage-split 5,3 --head vocabulary:0,1024",
+                                        "2 --placement 5,3 --head vocabulary:0,1024",
                                         NULL};
-static const char* const told_t5[] = {"2 --stage-split 1,7", "2 --stage-split 8,0", "4 --stage-split 3,2,1,2",
-                                      "4 --stage-split 2,2,4,0 --recompute full --split-backward on", NULL};
+static const char* const told_t5[] = {"2 --placement 1,7 --head whole", "2 --placement 8,0 --head whole", "4 --placement 3,2,1,2 --head whole",
+                                      "4 --placement 2,2,4,0 --head whole --recompute full --split-backward on", NULL};
 static const char* const told_nothing[] = {NULL};
 
 static void gpt2_agrees(void) {

@@ -29,7 +29,7 @@ trainer=$build/train_llama-dynapipe
 model="-i $work/data/train.bin -e qwen2:l8c32h4g2 -t 128 -d 3000 -x 1 -v 0 -s 0"
 "$build/tools/plain_gradients" "$work/data/train.bin" qwen2:l8c32h4g2 128 3000 42 "$work/plain.bin" || exit 1
 agree llama-vee-vocabulary-zero1-2x2 4 --stages 2 --placement vee --head vocabulary -z 1
-agree llama-half-layers-3x1 3 --stages 3 --stage-split 2.5,2.5,3 --recompute full
+agree llama-half-layers-3x1 3 --stages 3 --placement 2.5,2.5,3 --head whole --recompute full
 
 trainer=$build/train_t5-dynapipe
 make_data 400 150 byt5
@@ -38,6 +38,6 @@ model="-i $work/data/train.bin -e $shape -t 128 --target-tokens 40 -d 3000 -x 1 
 "$build/tools/plain_gradients" "$work/data/train.bin" $shape 128 3000 42 "$work/plain.bin" 40 2>/dev/null || exit 1
 agree t5-auto-4x1 4 --stages 4
 agree t5-stacks-rows-zero1-2x2 4 --stages 2 --placement stacks --head rows -z 1
-agree t5-blocks-3x1 3 --stages 3 --stage-split 2.5,2.83,2.67
+agree t5-blocks-3x1 3 --stages 3 --placement 2.5,2.83,2.67 --head whole
 agree t5-padded-dynapipe-3x1 3 --stages 3 --batching dynapipe --layout padded
 finish

@@ -87,7 +87,6 @@ static void text_says_everything(void) {
         const PlanChain chain = random_chain(&rng, rng_between(&rng, P, 5 * P),
                                              rng_between(&rng, 0, 2) * rng_between(&rng, 0, P));
         Placement drawn, read = {0};
-        BlockRange stages[9];
         random_placement(&drawn, &rng, P, plan_chain_num_blocks(&chain));
         for (int32_t k = 0; k < drawn.num_chunks; k++) {
             double layers = plan_chain_length(&chain, &drawn.chunks[k]);
@@ -105,11 +104,9 @@ static void text_says_everything(void) {
         CHECK(memcmp(&read, &drawn, sizeof read) == 0);
         placement_print(text, &drawn, &chain, P);
         if (strchr(text, '+') != NULL) { *strchr(text, '+') = '\0'; }
-        bool is_split = placement_is_linear(&drawn, P);
-        if (is_split) { CHECK_OK(stage_split_parse(stages, P, &chain, false, text)); }
-        if (!is_split) { CHECK_OK(placement_parse(&read, P, &chain, false, text)); }
-        CHECK(memcmp(is_split ? stages : read.chunks, drawn.chunks,
-                     (size_t)drawn.num_chunks * sizeof *stages) == 0);
+        CHECK_EQ(strchr(text, ':') == NULL, placement_is_linear(&drawn, P));
+        CHECK_OK(placement_parse(&read, P, &chain, false, text));
+        CHECK(placement_equal(&read, &drawn, P));
     }
 }
 
@@ -401,29 +398,27 @@ static void twelve_layers_are_even_on_eight_stages(void) {
 }
 
 static void lists_are_read(void) {
-    const char* good = "4,4,3,1";
     const PlanChain chain = {12, 0, 2, 1, false}, none = {0, 0, 1, 1, false}, pair = {2, 2, 2, 3, false};
-    BlockRange out[4];
-    CHECK_OK(stage_split_parse(out, 4, &chain, true, good));
-    CHECK_EQ(out[2].begin, 16);
-    CHECK_EQ(out[2].end, 22);
-    CHECK_EQ(out[3].end, 24);
-    CHECK_OK(stage_split_parse(out, 4, &chain, true, "4.5,3.5,3,1"));
+    Placement read = {.head = HEAD_BY_ROWS};
+    const BlockRange* out = read.chunks;
+    CHECK_OK(placement_parse(&read, 4, &chain, true, "4,4,3,1"));
+    CHECK(placement_is_linear(&read, 4) && read.head == HEAD_BY_ROWS);
+    CHECK(out[2].begin == 16 && out[2].end == 22 && out[3].end == 24);
+    CHECK_OK(placement_parse(&read, 4, &chain, true, "4.5,3.5,3,1"));
     CHECK(out[0].end == 9 && out[1].end == 16);
-    CHECK_OK(stage_split_parse(out, 4, &pair, true, "1.5,0.83,1,0.67"));  // thirds, to the nearest block
+    CHECK_OK(placement_parse(&read, 4, &pair, true, "1.5,0.83,1,0.67"));  // thirds, to the nearest block
     CHECK(out[0].end == 3 && out[1].end == 5 && out[2].end == 8);
-    CHECK_OK(stage_split_parse(out, 2, &chain, false, "12,0"));
-    CHECK_EQ(stage_split_parse(out, 2, &chain, true, "12,0"), STATUS_BAD_OPTION);
-    CHECK_OK(stage_split_parse(out, 1, &chain, false, "12"));
-    CHECK_EQ(stage_split_parse(out, 1, &none, false, "0"), STATUS_BAD_OPTION);
+    CHECK_OK(placement_parse(&read, 2, &chain, false, "12,0"));
+    CHECK_FAILS(placement_parse(&read, 2, &chain, true, "12,0"), STATUS_BAD_OPTION, "head needs a layer");
+    CHECK_OK(placement_parse(&read, 1, &chain, false, "12"));
+    CHECK_EQ(placement_parse(&read, 1, &none, false, "0"), STATUS_BAD_OPTION);
     const char* bad[] = {
         "",          "4,4,4",      "4,4,3,1,", "4,4,3,1,0", "4,4,,4",   "4,4,3, 1",
         "+4,4,3,1",  "0,4,4,4",    "4,4,-3,7", "4,4,3,2",   "4,4,3,1 ", "4,4,2,1",
         "4.5,4,3,1", "4,4,3.9,.1", "x",        "4;4;3;1",   "12,0,0,0", "4,4,3,99999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        CHECK_EQ(stage_split_parse(out, 4, &chain, false, bad[i]), STATUS_BAD_OPTION);
-        CHECK(strstr(status_message(), bad[i]) != NULL &&
-              strstr(status_message(), "---> give 4 numbers") != NULL);
+        CHECK_FAILS(placement_parse(&read, 4, &chain, false, bad[i]), STATUS_BAD_OPTION, "--->");
+        CHECK(strstr(status_message(), bad[i]) != NULL);
     }
 }
 

@@ -27,19 +27,19 @@ moves() {  # name, splits as said
     ok $? "$1: $2; $(grep -m1 '^moved' "$work/$1.log")"
 }
 
-train stays 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit off
-train moved 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3
+train stays 2 $gpt $same_plans -x 7 --stages 2 --placement 2,2 --head whole --resplit off
+train moved 2 $gpt $same_plans -x 7 --stages 2 --placement 2,2 --head whole --resplit 3:4,0/5:1,3
 moves moved "3:2,2>4,0 5:4,0>1,3"
 same_values stays moved 3 "GPT-2, one stage the head alone"
 cmp -s <(losses stays) <(losses moved) && cmp -s "$work/stays/model_00000007.bin" "$work/moved/model_00000007.bin"
 ok $? "GPT-2, plans alike: losses of 7 steps and the last model too"
 
 cp -r "$work/moved" "$work/resumed"
-train resumed 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3 -y 3
+train resumed 2 $gpt $same_plans -x 7 --stages 2 --placement 2,2 --head whole --resplit 3:4,0/5:1,3 -y 3
 moves resumed "3:2,2>4,0 5:4,0>1,3"
 cmp -s "$work/moved/state_00000007_00000.bin" "$work/resumed/state_00000007_00000.bin"
 ok $? "resumed at step 3: it begins with the split it had, and ends with the same bytes"
-train other 4 $gpt $same_plans -x 7 --stages 2 --replicas 2 --stage-split 3,1 --resplit off -z 1 -o "$work/resumed" -y 3
+train other 4 $gpt $same_plans -x 7 --stages 2 --replicas 2 --placement 3,1 --head whole --resplit off -z 1 -o "$work/resumed" -y 3
 difference=$(loss_difference stays resumed 1e-4)
 ok $? "what was saved behind a move goes on at 2 x 2 with another split: losses within $difference"
 
@@ -60,8 +60,8 @@ if [ "$(getconf _NPROCESSORS_ONLN)" -ge 2 ]; then  # on one core nothing is refi
 fi
 
 for z in 0 1; do
-    train stays4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --stage-split 2,2 --resplit off
-    train moved4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --stage-split 2,2 --resplit 3:1,3
+    train stays4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --placement 2,2 --head whole --resplit off
+    train moved4 4 $gpt -x 6 -z $z --stages 2 --replicas 2 --placement 2,2 --head whole --resplit 3:1,3
     same_values stays4 moved4 3 "2 x 2, -z $z"
     difference=$(loss_difference stays4 moved4 1e-4)
     ok $? "2 x 2, -z $z, dynamic plans: losses within $difference"
@@ -69,8 +69,8 @@ for z in 0 1; do
 done
 
 trainer=$build/train_t5-dynapipe
-train stays5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit off
-train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0
+train stays5 3 $pairs -x 6 --stages 3 --placement 1,2,1 --head whole --resplit off
+train moved5 3 $pairs -x 6 --stages 3 --placement 1,2,1 --head whole --resplit 3:3,1,0
 same_values stays5 moved5 3 "T5, the decoder begins elsewhere"
 difference=$(loss_difference stays5 moved5 1e-4)
 ok $? "T5: losses within $difference"
@@ -114,5 +114,5 @@ refuses "--resplit 3:1,2,1: no split of 4 layers onto 2 stages" "layers of more 
 refuses "--placement 0:1,1:2: " "not all layers" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement 0:1,1:2
 refuses "--placement vees ---> auto, linear," "no such word" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement vees
 refuses "--head rows:1,1022 ---> auto, whole," "not all of the head" 2 $pairs -o "$work/bad" -x 6 --stages 2 --head rows:1,1022
-refuses "--resplit 3:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --stage-split 2,2 --resplit 3:4,4
+refuses "--resplit 3:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement 2,2 --resplit 3:4,4
 finish

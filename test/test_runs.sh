@@ -24,7 +24,7 @@ awk 'NR == 1 {a = $2} END {exit !($2 < 0.8 * a)}' <(losses one)
 ok $? "the loss falls: $(losses one | sed -n '1p;$p' | tr '\n' ' ')"
 
 # Saved at 4x1, the last stage with the head alone, after 5 of 10 steps; resumed at 2x2, 4x1 and 1x1.
-head_alone="--stage-split 2,1,1,0"
+head_alone="--placement 2,1,1,0 --head whole"
 train whole 4 --stages 4 $head_alone -x 10 -n 5
 for layout in 2x2 4x1 1x1; do
     P=${layout%x*} R=${layout#*x}
@@ -49,7 +49,7 @@ ok $? "resumed with no costs in the cache: $(grep -m1 '^ranks:' "$work/auto.log"
 val="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 4096 -d 3000 -x 1 -v 1 -m 40 -s 1 -g 4"
 run val-roomy 1 $val
 run val-limited 1 $val --memory-limit 7500K
-run val-limited-2x2 4 $val --stages 2 --stage-split 4,0 --memory-limit 7500K
+run val-limited-2x2 4 $val --stages 2 --placement 4,0 --head whole --memory-limit 7500K
 for name in val-limited val-limited-2x2; do
     [ "$(grep -c 'val loss' "$work/$name.log")" -eq 2 ] &&
         cmp -s <(grep 'val loss' "$work/$name.log") <(grep 'val loss' "$work/val-roomy.log")

@@ -48,10 +48,10 @@ resume() {
     ok $? "$name goes on with step 5"
 }
 # 2 layers of the encoder, 2 of the decoder: cuts inside both
-train plain 4 --stages 4 --stage-split 1,1,1,1 -l 1e-3 -x 8 -n 4
-train dropped 2 --stages 2 --stage-split 3,1 $scaled --dropout 0.1 -x 8 -n 4
-for layout in 4x1 2x2; do resume plain 4x1 $layout $([ $layout != 4x1 ] || echo --stage-split 1,1,1,1) -l 1e-3; done
-for layout in 2x1 1x1 1x2; do resume dropped 2x1 $layout $([ $layout != 2x1 ] || echo --stage-split 3,1) $scaled --dropout 0.1; done
+train plain 4 --stages 4 --placement 1,1,1,1 --head whole -l 1e-3 -x 8 -n 4
+train dropped 2 --stages 2 --placement 3,1 --head whole $scaled --dropout 0.1 -x 8 -n 4
+for layout in 4x1 2x2; do resume plain 4x1 $layout $([ $layout != 4x1 ] || echo --placement 1,1,1,1 --head whole) -l 1e-3; done
+for layout in 2x1 1x1 1x2; do resume dropped 2x1 $layout $([ $layout != 2x1 ] || echo --placement 3,1 --head whole) $scaled --dropout 0.1; done
 run other 1 $base $scaled -x 1 -o "$work/other"
 difference=$(loss_difference dropped other 10) && [ "$difference" != 0 ]
 ok $? "and dropout is another loss"
@@ -77,7 +77,7 @@ ok $? "1x1 validates and answers: $(grep -m1 'val loss' "$work/looks.log")"
 check_looks looks-3x1 3 --stages 3
 check_looks looks-2x2 4 --stages 2
 check_looks looks-memory 1 --memory-limit 1900K
-check_looks looks-memory-2x1 2 --stages 2 --stage-split 4,0 --memory-limit 1700K
+check_looks looks-memory-2x1 2 --stages 2 --placement 4,0 --head whole --memory-limit 1700K
 
 # --- texts with corrupted spans ---------------------------------------------------------------------------------
 texts="-i $work/data/train.bin -d 2000 -e byt5:l2d2c32h4 -t 100 --target-tokens 40 -l 1e-3 -k constant -v 0 -s 0 --span-corruption on"

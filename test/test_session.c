@@ -308,9 +308,9 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
         "--stages 8: the model has 2 layers, 2 blocks together, and every stage needs one ---> at most "
         "--stages 2, or --stages auto");
     dp->num_stages = dp->options.num_stages = 2;
-    dp->options.stage_split = "3,0";
+    dp->options.placement = "2,0";
     CHECK_FAILS(choose(dp, &range, 3, plain, true), STATUS_BAD_OPTION,
-                "each at least 1 (this model's head needs one, too)");
+                "this model's head needs a layer, too");
     dynapipe_close(dp);
     data_end();
 }

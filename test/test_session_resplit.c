@@ -180,23 +180,23 @@ static void a_damaged_record_is_left(void) {
 // A shape's word agrees with any layers, a list with its own; otherwise the run has what its options give.
 static void options_go_before_the_checkpoint(void) {
     static const struct {
-        const char *placement, *head, *split, *resplit;
+        const char *placement, *head, *resplit;
         bool is_taken;
     } told[] = {
-        {NULL, NULL, NULL, "auto", true},
-        {"vee", "vocabulary", NULL, "auto", true},
-        {"stacks", "vocabulary:300,300,424", NULL, "auto", true},
-        {"0:2,1:1,2:1,2:1,1:1,0:2", "auto", NULL, "auto", true},
-        {"interleaved", "auto", NULL, "auto", false},
-        {"linear", "auto", NULL, "auto", false},
-        {"vee", "rows", NULL, "auto", false},
-        {"auto", "whole", NULL, "auto", false},
-        {"vee", "vocabulary:300,301,423", NULL, "auto", false},
-        {"0:1,1:2,2:1,2:1,1:1,0:2", "auto", NULL, "auto", false},
-        {"auto", "auto", "3,3,2", "auto", false},
-        {"auto", "auto", NULL, "off", false},
-        {"linear", "whole", NULL, "13:0:4,1:2,2:2", false},  // later than the checkpoint
-        {"linear", "whole", NULL, "12:0:4,1:2,2:2", true},
+        {NULL, NULL, "auto", true},
+        {"vee", "vocabulary", "auto", true},
+        {"stacks", "vocabulary:300,300,424", "auto", true},
+        {"0:2,1:1,2:1,2:1,1:1,0:2", "auto", "auto", true},
+        {"interleaved", "auto", "auto", false},
+        {"linear", "auto", "auto", false},
+        {"vee", "rows", "auto", false},
+        {"auto", "whole", "auto", false},
+        {"vee", "vocabulary:300,301,423", "auto", false},
+        {"0:1,1:2,2:1,2:1,1:1,0:2", "auto", "auto", false},
+        {"3,3,2", "auto", "auto", false},
+        {"auto", "auto", "off", false},
+        {"linear", "whole", "13:0:4,1:2,2:2", false},  // later than the checkpoint
+        {"linear", "whole", "12:0:4,1:2,2:2", true},
     };
     static Dynapipe dp;
     Text record;
@@ -205,7 +205,6 @@ static void options_go_before_the_checkpoint(void) {
         session_with(&dp, told[i].resplit);
         dp.options.placement = told[i].placement;
         dp.options.head = told[i].head;
-        dp.options.stage_split = told[i].split;
         dp.first_step = 12;
         restore(&dp, &record);
         CHECK_EQ(dp.resplit.has_restored, told[i].is_taken);
@@ -285,19 +284,18 @@ static void load_that_comes_and_goes_costs_little(void) {
 
 static void what_is_given_stays(void) {
     static const struct {
-        const char *resplit, *split, *placement, *head;
+        const char *resplit, *placement, *head;
         bool may;
-    } cases[] = {{"auto", NULL, NULL, NULL, true},
-                 {"auto", "3,3,2", NULL, NULL, false},
-                 {"auto", NULL, "0:3,1:3,2:2", NULL, false},
-                 {"auto", NULL, "linear", "rows", true},
-                 {"auto", NULL, NULL, "rows:300,300,424", false},
-                 {"off", NULL, NULL, NULL, false},
-                 {"30:1,1,6", NULL, NULL, NULL, false}};
+    } cases[] = {{"auto", NULL, NULL, true},
+                 {"auto", "3,3,2", NULL, false},
+                 {"auto", "0:3,1:3,2:2", NULL, false},
+                 {"auto", "linear", "rows", true},
+                 {"auto", NULL, "rows:300,300,424", false},
+                 {"off", NULL, NULL, false},
+                 {"30:1,1,6", NULL, NULL, false}};
     static Dynapipe dp;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         session_with(&dp, cases[i].resplit);
-        dp.options.stage_split = cases[i].split;
         dp.options.placement = cases[i].placement;
         dp.options.head = cases[i].head;
         dp.next_step = dp.resplit.moved_step = 4;

@@ -62,8 +62,8 @@ plan_and_judge() {  # 0: must fit, 3: may say that nothing fits; problem, option
     [ $code -eq 0 ] && judge "$problem" "$(basename "$problem") $*"
 }
 for problem in test/problems/{gpt_small,gpt_tight,t5_small,one_sample}.json; do
-    for options in "" "--layout padded" "--layout padded --split-backward off --stage-split equal" "--split-backward on --schedule adaptive" \
-        "--schedule 1f1b --stage-split equal" "--schedule gpipe" "--policy dynapipe" "--effort 50"; do
+    for options in "" "--layout padded" "--layout padded --split-backward off --placement equal" "--split-backward on --schedule adaptive" \
+        "--schedule 1f1b --placement equal" "--schedule gpipe" "--policy dynapipe" "--effort 50"; do
         # shellcheck disable=SC2086
         plan_and_judge $([[ "$options" == *equal* || "$options" == *gpipe* ]] && echo 3 || echo 0) $problem $options
     done
@@ -113,7 +113,7 @@ own=$(predicted $gain) printed=$(awk '/^gain at/ {print $10; exit}' "$work/out")
 longest=$(awk '$4 == "ragged" && $6 > most {most = $6} END {print most}' "$work/out")
 # shellcheck disable=SC2086
 best=$(for tokens in $longest $((longest * 2)) $((longest * 4)); do
-    predicted $gain --policy packed-ragged --mb-tokens $tokens --schedule 1f1b --split-backward off --stage-split auto; done | sort -n | head -1)
+    predicted $gain --policy packed-ragged --mb-tokens $tokens --schedule 1f1b --split-backward off --placement linear; done | sort -n | head -1)
 awk "BEGIN {exit !($printed > 1 && sqrt(($best / $own - $printed) ^ 2) <= 0.00501)}"; ok $? "gain over packs with 1F1B: $printed, planned alone $best / $own ms"
 # One stage, jobs that are hardly longer than a launch: few microbatches, whatever the replica of the longest sample says.
 printf '%s\n' n_input,n_target 14,1 2,1 3,1 1,1 2,1 3,1 2,1 1,1 1,1 2,1 3,1 2,1 3,1 3,1 1,1 3,1 1,1 3,1 >"$work/tiny.csv"
@@ -129,15 +129,15 @@ ok $? "--json - : only the plan on stdout"
 tool plan $small --text "$work/b.txt" && cmp -s "$work/a.txt" "$work/b.txt"; ok $? "the same plan twice, byte for byte"
 tool plan $small --json "$work/no/such/folder.json"; [ $? -eq 1 ] && grep -q "cannot create" "$work/err"
 ok $? "a folder that is not there: $(sed "s|$work/||g" "$work/err")"
-tool plan $small --stage-split 5,4,3 --json "$work/plan.json" && grep -qF '"stage_layers": [[5, 0], [4, 0], [3, 0]]' "$work/plan.json"
-ok $? "--stage-split 5,4,3 is kept"
-tool plan test/problems/t5_small.json --head whole --stage-split 2,5,3,2 --json "$work/plan.json" &&
+tool plan $small --placement 5,4,3 --json "$work/plan.json" && grep -qF '"stage_layers": [[5, 0], [4, 0], [3, 0]]' "$work/plan.json"
+ok $? "--placement 5,4,3 is kept"
+tool plan test/problems/t5_small.json --head whole --placement 2,5,3,2 --json "$work/plan.json" &&
     grep -qF '"stage_layers": [[2, 0], [4, 1], [0, 3], [0, 2]]' "$work/plan.json"
-ok $? "--stage-split counts encoder layers first"
-tool plan $small --stage-split 6,6,0 --json "$work/plan.json" --text "$work/plan.txt"; ok $? "--stage-split 6,6,0"; cp "$work/out" "$work/shown"
+ok $? "--placement counts encoder layers first"
+tool plan $small --placement 6,6,0 --head whole --json "$work/plan.json" --text "$work/plan.txt"; ok $? "--placement 6,6,0"; cp "$work/out" "$work/shown"
 judge $small "a last stage of the head alone"
 for split in 5,4 5,4,4 -1,5,8 x; do
-    refuses 2 "--stage-split" plan $small --stage-split "$split"
+    refuses 2 "--placement" plan $small --placement "$split"
 done
 refuses 2 "--stages" plan $small --stages 4
 
@@ -158,11 +158,11 @@ ok $? "bound: half the speed, twice the time"
 for numbers in 1,1 1,,1 1,1,-1 1,1,nan; do refuses 2 "give 3 numbers" plan $small --rank-speed "$numbers"; done
 refuses 2 "give 3 numbers" plan $small --rank-memory 1G,1G,1Q
 refuses 2 "give 2 numbers" plan $small --link-rate 1,1,1
-refuses 3 "stage 2" plan $small --rank-memory 0,0,1M --stage-split equal
+refuses 3 "stage 2" plan $small --rank-memory 0,0,1M --placement equal
 
-refuses 3 "stage 0 take" plan $small --memory-limit 1M --stage-split equal
-refuses 3 "(--stage-split)" plan test/problems/t5_small.json --memory-limit 1800M --policy kk   # and it helps:
-tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --stage-split auto; ok $? "another split fits"
+refuses 3 "stage 0 take" plan $small --memory-limit 1M --placement equal
+refuses 3 "(--placement)" plan test/problems/t5_small.json --memory-limit 1800M --policy kk   # and it helps:
+tool plan test/problems/t5_small.json --memory-limit 1800M --policy kk --placement auto; ok $? "another split fits"
 refuses 3 "--recompute auto" plan $small --placement linear --head whole --memory-limit 950000000 --recompute none
 tool plan $small --memory-limit 1200000000 --recompute auto; ok $? "recomputation fits"
 tool plan test/problems/nothing_fits.json --memory-limit 1G; ok $? "and with what it says, it fits"

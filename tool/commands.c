@@ -1,6 +1,5 @@
 #include "commands.h"
 
-#include <ctype.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/stage_search.h"
@@ -41,7 +40,7 @@ typedef struct {
     ProblemOptions problem;
     int32_t policy, compare, layout, schedule, split_backward, recompute;
     int32_t effort, mb_tokens;
-    const char *stage_split, *placement, *head, *slices, *json, *svg, *text;
+    const char *placement, *head, *slices, *json, *svg, *text;
 } PlanOptions;
 
 #define FIELD(f) offsetof(PlanOptions, f)
@@ -53,9 +52,8 @@ static const OptionSpec command_plan_specs[] = {
     {"--layout",         OPTION_CHOICE, FIELD(layout),         "auto", 0, 0, "auto|ragged|padded", NULL, "tokens of a microbatch, for auto, dynapipe, tokens. auto: padded for dynapipe, else ragged"},
     {"--schedule",       OPTION_CHOICE, FIELD(schedule),       "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
     {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
-    {"--stage-split",    OPTION_STRING, FIELD(stage_split),    NULL,   0, 0, NULL, "SPLIT", "layers of each stage: auto (the search may move them), equal, or L,L,.. (encoder layers first); default: auto for policy auto, else equal"},
-    {"--placement",      OPTION_STRING, FIELD(placement),      NULL,   0, 0, NULL, "WHERE", "auto, linear, interleaved, vee, stacks, or stage:layers of every chunk along the model, such as 0:3,1:3,1:3,0:3; default: auto where the search may move layers, else linear"},
-    {"--head",           OPTION_STRING, FIELD(head),           NULL,   0, 0, NULL, "SPLIT", "the head: auto, whole, rows, vocabulary, or vocabulary:256,256,512,0 (rows:..), a share of 1024 for each stage; default as --placement: auto or whole"},
+    {"--placement",      OPTION_STRING, FIELD(placement),      NULL,   0, 0, NULL, "WHERE", "auto, linear, interleaved, vee, stacks, equal (linear, equally many layers on each stage), layers of each stage (encoder first), such as 4,4.5,3.5, or stage:layers of every chunk, such as 0:3,1:3,1:3,0:3; default: auto for policy auto, else equal"},
+    {"--head",           OPTION_STRING, FIELD(head),           NULL,   0, 0, NULL, "SPLIT", "the head: auto, whole, rows, vocabulary, or vocabulary:256,256,512,0 (rows:..), a share of 1024 for each stage; default: auto, with --placement equal whole"},
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--slices",         OPTION_STRING, FIELD(slices),         "auto", 0, 0, NULL, "N", "cut long samples along their tokens into at most N pieces, for auto; off: never; auto: up to 8"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
@@ -81,22 +79,11 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     request->effort = options->effort;
     request->mb_tokens = options->mb_tokens;
     TRY(plan_slices_parse(&request->max_pieces, options->slices));
-    const char* split = options->stage_split != NULL            ? options->stage_split
-                        : request->batching == BATCHING_DYNAMIC ? "auto"
-                                                                : "equal";
-    bool is_split = isdigit((unsigned char)split[0]);
-    if (is_split && options->placement != NULL && strcmp(options->placement, "linear") != 0) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split %.40s: is for one chunk a stage ---> leave it out, or --placement linear",
-                    PRINTABLE(split));
-    }
-    TRY(problem_split_stages(problem, split));
     const char *placement = options->placement, *head = options->head;
-    if (options->schedule == SCHEDULE_GPIPE ||
-        options->schedule == SCHEDULE_1F1B) {  // only with these schedules
-        if (placement == NULL) { placement = "linear"; }
-        if (head == NULL) { head = "whole"; }
-    }
+    const bool is_fixed = options->schedule == SCHEDULE_GPIPE || options->schedule == SCHEDULE_1F1B;
+    const bool is_dynamic = request->batching == BATCHING_DYNAMIC;
+    if (placement == NULL) { placement = !is_dynamic ? "equal" : is_fixed ? "linear" : "auto"; }
+    if (head == NULL && is_fixed) { head = "whole"; }  // these schedules know no shares
     return problem_place(problem, placement, head);
 }
 

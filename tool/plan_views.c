@@ -141,7 +141,7 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
         [WATERFALL_PADDING] = "--layout ragged",
         [WATERFALL_ORDER] = "more --effort, --split-backward auto",
         [WATERFALL_RAMP] = "larger batches, fewer stages, or --split-backward auto",
-        [WATERFALL_STAGES] = "more memory, other --stages, or auto for --stage-split, --placement, --head",
+        [WATERFALL_STAGES] = "more memory, other --stages, or auto for --placement, --head",
         [WATERFALL_REPLICAS] = "more --effort, or larger batches",
         [WATERFALL_EFFICIENCY] = "larger microbatches",
     };

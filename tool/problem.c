@@ -210,7 +210,7 @@ static Status of_lengths(Problem* out, const char* name, Lengths* lengths, int32
     bool is_cut = options->max_tokens || options->max_target_tokens;
     out->request.max_seq_tokens = options->max_tokens ? options->max_tokens : longest;
     if (cut.encoder_decoder) { out->request.max_target_tokens = is_cut ? cut.most_target : longest_target; }
-    return problem_split_stages(out, "equal");
+    return problem_place(out, "equal", NULL);
 }
 
 Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
@@ -487,7 +487,7 @@ static Status read_problem(Problem* out, Reader* r, Arena* arena) {
     state_and_transfer_costs(&out->costs, r, costs, t5, request->R);
     TRY(r->status);
     TRY(cost_model_check(&out->costs));
-    return problem_split_stages(out, "equal");
+    return problem_place(out, "equal", NULL);
 }
 
 Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena) {
@@ -803,30 +803,21 @@ int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank) {
 
 // --- layers on stages --------------------------------------------------------------------------------------
 
-Status problem_split_stages(Problem* problem, const char* text) {
-    PlanRequest* request = &problem->request;
-    const PlanChain* chain = &problem->costs.chain;
-    request->choose_stages = strcmp(text, "auto") == 0;
-    if (!request->choose_stages && strcmp(text, "equal") != 0) {
-        return stage_split_parse(request->placement.chunks, request->P, chain, request->rules.head_has_layer,
-                                 text);
-    }
-    if (placement_deal(&request->placement, 1, false, false, request->P, chain)) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION, "--stages %d: the model's layers are %d blocks ---> give 1 to %d",
-                request->P, plan_chain_num_blocks(chain), plan_chain_num_blocks(chain));
-}
-
 Status problem_place(Problem* problem, const char* placement, const char* head) {
     PlanRequest* request = &problem->request;
-    bool is_free = request->choose_stages;
-    if (request->placement.num_chunks == 0) {
-        placement_linear(&request->placement, request->placement.chunks, request->P);
+    const PlanChain* chain = &problem->costs.chain;
+    const bool is_equal = strcmp(placement, "equal") == 0;
+    request->choose_stages = !is_equal;
+    placement_linear(&request->placement, request->placement.chunks, request->P);
+    if (is_equal && !placement_deal(&request->placement, 1, false, false, request->P, chain)) {
+        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model's layers are %d blocks ---> give 1 to %d",
+                    request->P, plan_chain_num_blocks(chain), plan_chain_num_blocks(chain));
     }
-    if (placement == NULL) { placement = is_free ? "auto" : "linear"; }
-    if (head == NULL) { head = is_free ? "auto" : "whole"; }
-    TRY(placement_words_take(request, &problem->costs.chain, placement, head));
-    if (!is_free && request->placements == PLACEMENT_LINEAR) { request->placements = PLACEMENT_GIVEN; }
-    if (!is_free && request->heads == HEAD_CHOICE_WHOLE) { request->heads = HEAD_CHOICE_GIVEN; }
+    if (head == NULL) { head = is_equal ? "whole" : "auto"; }
+    TRY(placement_words_take(request, chain, is_equal ? "linear" : placement, head));
+    if (!is_equal) { return STATUS_OK; }
+    request->placements = PLACEMENT_GIVEN;
+    if (request->heads == HEAD_CHOICE_WHOLE) { request->heads = HEAD_CHOICE_GIVEN; }
     return STATUS_OK;
 }
 
@@ -911,8 +902,8 @@ Status problem_load(Problem* out, const char* path, const ProblemOptions* option
     bool is_samples;
     struct stat about;
     if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
-        return FAIL(STATUS_IO, "%s: a folder ---> plan '%s/train*.bin', the sample files of ./prepare_data", path,
-                    path);
+        return FAIL(STATUS_IO, "%s: a folder ---> plan '%s/train*.bin', the sample files of ./prepare_data",
+                    path, path);
     }
     TRY(sample_shards_recognize(&is_samples, path));
     if (!is_samples) { TRY(file_read_text(&text, &num_bytes, path)); }

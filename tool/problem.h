@@ -74,11 +74,8 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
 // Memory limit of each rank, model state included; 0: no limit.
 int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
 
-// --stage-split: "equal", "auto" (equal ones, from which the search may move), or fixed layers of each stage
-// "L,L,..".
-Status problem_split_stages(Problem* problem, const char* text);
-// --placement and --head (values: placement.h; NULL: not given), called after the layer split. The default
-// is auto if the search may move layers, otherwise linear and whole. Given chunks and shares are fixed.
+// --placement and --head (values: placement.h; NULL: not given). "equal": linear, equal layers on each stage,
+// which no search moves, and the head whole unless it is given.
 Status problem_place(Problem* problem, const char* placement, const char* head);
 
 // "8", or for a model with two stacks "5+3": layers of encoder and decoder.

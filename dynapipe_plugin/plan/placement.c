@@ -190,13 +190,15 @@ static bool take_layers(const char** at, const PlanChain* chain, int32_t begin, 
     return true;
 }
 
+// Without stages: a chunk each, in order.
 static bool parse_chunks(Placement* out, int32_t P, const PlanChain* chain, const char* text) {
+    const bool names_stages = strchr(text, ':') != NULL;
     int32_t num = 1, begin = 0;
     for (const char* at = text; *at != 0; at++) { num += *at == ','; }
-    if (num > PLAN_MAX_CHUNKS) { return false; }
+    if (num > PLAN_MAX_CHUNKS || (!names_stages && num != P)) { return false; }
     for (int32_t k = 0; k < num; k++) {
-        int32_t stage, end;
-        if (!take_number(&text, P - 1, &stage, ':')) { return false; }
+        int32_t stage = k, end;
+        if (names_stages && !take_number(&text, P - 1, &stage, ':')) { return false; }
         if (!take_layers(&text, chain, begin, &end, k < num - 1 ? ',' : 0)) { return false; }
         out->stage_of[k] = (int16_t)stage;
         out->chunks[k] = (BlockRange){begin, end};
@@ -215,9 +217,12 @@ static Status check_chunks(const Placement* placement, int32_t P, const PlanChai
     if (placement_check(&chunks, P, chain, head_has_layer) == STATUS_OK) { return STATUS_OK; }
     snprintf(message, sizeof message, "%s", status_message());
     return FAIL(STATUS_BAD_OPTION,
-                "--placement %.60s: %s ---> chunks that are not empty, %d layers together, one on "
-                "every stage at least",
-                PRINTABLE(text), message, chain->num_enc_layers + chain->num_dec_layers);
+                "--placement %.60s: %s ---> chunks that are not empty%s, %d layers together, one on every "
+                "stage at least",
+                PRINTABLE(text), message,
+                head_has_layer ? " (this model's head needs a layer, too)"
+                               : " (but the last may be: the head alone)",
+                chain->num_enc_layers + chain->num_dec_layers);
 }
 
 Status placement_parse(Placement* out, int32_t P, const PlanChain* chain, bool head_has_layer,
@@ -232,9 +237,9 @@ Status placement_parse(Placement* out, int32_t P, const PlanChain* chain, bool h
     }
     if (!parse_chunks(&placement, P, chain, text)) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--placement %.60s ---> auto, linear, interleaved, vee, stacks, or stage:layers of every "
-                    "chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
-                    PRINTABLE(text), P - 1);
+                    "--placement %.60s ---> auto, linear, interleaved, vee, stacks, layers of each of %d "
+                    "stages, such as 4,4,3, or stage:layers of every chunk, such as 0:3,1:3,1:3,0:3",
+                    PRINTABLE(text), P);
     }
     TRY(check_chunks(&placement, P, chain, head_has_layer, text));
     *out = placement;
@@ -696,28 +701,4 @@ Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanR
     TRY(placement_make(&shape, asked == PLACEMENT_AUTO ? PLACEMENT_LINEAR : asked, false, P, chain));
     *num = add_heads(out, 0, request, &scale, &shape);
     return STATUS_OK;
-}
-
-Status stage_split_parse(BlockRange* out, int32_t P, const PlanChain* chain, bool head_has_layer,
-                         const char* text) {
-    int32_t begin = 0, num_blocks = plan_chain_num_blocks(chain);
-    bool good = true;
-    const char* at = text;
-    for (int32_t s = 0; good && s < P; s++) {
-        int32_t end;
-        good = take_layers(&at, chain, begin, &end, s < P - 1 ? ',' : '\0') && end <= num_blocks;
-        if (!good) { break; }
-        out[s] = (BlockRange){begin, end};
-        good = stage_may_have(&out[s], s, P, head_has_layer);
-        begin = end;
-    }
-    if (good && begin == num_blocks) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION,
-                "--stage-split %.60s ---> give %d numbers that add up to %d layers, such as 4,4,3: each at "
-                "least %s%s",
-                text, P, chain->num_enc_layers + chain->num_dec_layers,
-                chain->enc_blocks * chain->dec_blocks > 1 ? "one of its blocks (2: half a layer)" : "1",
-                head_has_layer ? " (this model's head needs one, too)"
-                : P > 1        ? ", but the last may be 0 (the head alone)"
-                               : "");
 }

@@ -55,9 +55,9 @@ void placement_copy_head(Placement* to, const Placement* from);
 // their number. Whether `from` may lose it: stage_may_have().
 void placement_shift(Placement* placement, const PlanChain* chain, int32_t from, int32_t to);
 
-// "0:3,1:2.5,1:3,0:3.5": stage and layers of every chunk, along the chain, each end at the nearest block; or
-// a shape's name; the head in `out` stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0":
-// units of HEAD_UNITS.
+// "0:3,1:2.5,1:3,0:3.5": stage and layers of every chunk, along the chain, each end at the nearest block;
+// "6,4.5,1.5": layers of a chunk on every stage; or a shape's name; the head in `out` stays. "whole", "rows",
+// "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.
 Status placement_parse(Placement* out, int32_t P, const PlanChain* chain, bool head_has_layer,
                        const char* text);
 Status placement_parse_head(Placement* out, int32_t P, const char* text);
@@ -71,7 +71,7 @@ Status placement_check(const Placement* placement, int32_t P, const PlanChain* c
 bool placement_equal(const Placement* a, const Placement* b, int32_t P);
 
 // Text that placement_parse (and after '+', where the head is shared, placement_parse_head) takes; of a
-// linear one the layers of each stage, as stage_split_parse takes them. Cut where there is no room.
+// linear one the layers of each stage. Cut where there is no room.
 enum { PLACEMENT_CHARS = 4096 };
 void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, const PlanChain* chain,
                      int32_t P);
@@ -130,10 +130,3 @@ Status plan_request_check_ranks(const PlanRequest* request);
 Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanRequest* request,
                        const CostModel* costs, const PlanSample* samples, int32_t num_samples,
                        int32_t wanted);
-
-// --- layers of each stage as text --------------------------------------------------------------------
-
-// "4,4.5,2.5,1": layers of each of P stages, ends at the nearest block, that add up to the model's; the last
-// of several may be 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION names the numbers it must be.
-Status stage_split_parse(BlockRange* out, int32_t P, const PlanChain* chain, bool head_has_layer,
-                         const char* text);

@@ -159,7 +159,7 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
                         plan_problem_limit_words(words, out, s), s, (long long)state_bytes,
                         (long long)-out->available_bytes[s],
                         request->choose_stages || out->P == 1 ? "or "
-                                                              : "give it fewer layers (--stage-split), or ");
+                                                              : "give it fewer layers (--placement), or ");
         }
     }
     speeds_set(out);

@@ -47,7 +47,6 @@ typedef struct {
     // layout of ranks
     const char* stages;
     int32_t num_stages, replicas;  // num_stages 0: to be chosen
-    const char* stage_split;       // "4,4,3,1": layers per stage
     const char *placement, *head;  // as placement_words_check() takes them; NULL: auto
     // planning
     int32_t batching, layout, schedule, recompute, split_backward;
@@ -224,7 +223,7 @@ struct json_t* session_refit_json(const SessionRefit* refit);  // of the last ve
 // Every decision uses only what all ranks know alike. Steps planned ahead are planned again from the same
 // samples, so training data and order do not change. A checkpoint keeps the placement, and a run that
 // resumes moves layers once more before its first step, unless it is given another (--placement, --head,
-// --stage-split, --resplit off).
+// --resplit off).
 
 typedef enum { RESPLIT_AUTO, RESPLIT_OFF, RESPLIT_TOLD } ResplitKind;
 

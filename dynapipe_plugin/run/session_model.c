@@ -82,27 +82,21 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
 }
 
 // --- what the options give -----------------------------------------------------------------------------
-// What --stage-split, --placement and --head allow: whether this program can do it, what is left to choose,
-// and whether a checkpoint's placement agrees.
-
-static PlacementChoice shape_of(const Dynapipe* dp) {
-    return dp->options.stage_split != NULL ? PLACEMENT_GIVEN : placement_choice(dp->options.placement);
-}
-
-// With --stage-split nothing is searched.
-static HeadChoice head_of(const Dynapipe* dp) {
-    HeadChoice head = head_choice(dp->options.head);
-    return dp->options.stage_split != NULL && head == HEAD_CHOICE_AUTO ? HEAD_CHOICE_WHOLE : head;
-}
+// What --placement and --head allow: whether this program can do it, what is left to choose, and whether a
+// checkpoint's placement agrees.
 
 bool session_placed_by_list(const Dynapipe* dp) {
-    return shape_of(dp) == PLACEMENT_GIVEN || head_of(dp) == HEAD_CHOICE_GIVEN;
+    return placement_choice(dp->options.placement) == PLACEMENT_GIVEN ||
+           head_choice(dp->options.head) == HEAD_CHOICE_GIVEN;
 }
 
 static Status check(const Dynapipe* dp, HeadSplit shares_head, int32_t max_ranges) {
-    PlacementChoice shape = placement_choice(dp->options.placement);
-    bool asks_shape = shape != PLACEMENT_AUTO && shape != PLACEMENT_LINEAR;
-    bool asks_shares = head_of(dp) != HEAD_CHOICE_AUTO && head_of(dp) != HEAD_CHOICE_WHOLE;
+    const PlanRequest* request = &dp->request;
+    const PlacementChoice shape = request->placements;
+    const HeadChoice head = request->heads;
+    const bool asks_shape = shape == PLACEMENT_GIVEN ? !placement_is_linear(&request->placement, request->P)
+                                                     : shape != PLACEMENT_AUTO && shape != PLACEMENT_LINEAR;
+    const bool asks_shares = head != HEAD_CHOICE_AUTO && head != HEAD_CHOICE_WHOLE;
     if (max_ranges < 2 && (asks_shape || asks_shares)) {
         return FAIL(
             STATUS_BAD_OPTION,
@@ -110,7 +104,7 @@ static Status check(const Dynapipe* dp, HeadSplit shares_head, int32_t max_range
             "dynapipe_choose_stages() room for more",
             asks_shape ? "--placement" : "--head");
     }
-    bool by_vocabulary = head_of(dp) == HEAD_CHOICE_VOCABULARY && shares_head == HEAD_BY_ROWS;
+    bool by_vocabulary = head == HEAD_CHOICE_VOCABULARY && shares_head == HEAD_BY_ROWS;
     if (asks_shares && (shares_head == HEAD_WHOLE || by_vocabulary)) {
         return FAIL(
             STATUS_BAD_OPTION, "--head: the model's head cannot be shared in that way%s ---> --head %sauto",
@@ -119,34 +113,19 @@ static Status check(const Dynapipe* dp, HeadSplit shares_head, int32_t max_range
                                       : ", by rows only",
             shares_head == HEAD_WHOLE ? "" : "rows or ");
     }
-    if (dp->options.stage_split != NULL && asks_shape) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split: is of --placement linear ---> leave one of them out, or give "
-                    "--placement 0:L,1:L,..");
-    }
     return STATUS_OK;
 }
 
-// The layers of --stage-split and --placement, the shares of --head.
 static Status take(const Dynapipe* dp, PlanRequest* request) {
-    const SessionOptions* options = &dp->options;
-    const PlanChain* chain = &dp->costs.chain;
-    const char* split = options->stage_split;
-    TRY(placement_words_take(request, chain, split == NULL ? options->placement : NULL, options->head));
-    request->heads = head_of(dp);
-    if (split == NULL) { return STATUS_OK; }
-    request->placements = PLACEMENT_GIVEN;
-    request->choose_stages = false;
-    return stage_split_parse(request->placement.chunks, request->P, chain, request->rules.head_has_layer,
-                             split);
+    return placement_words_take(request, &dp->costs.chain, dp->options.placement, dp->options.head);
 }
 
 static Status session_placed_request(Dynapipe* dp, HeadSplit shares_head, int32_t max_ranges) {
     PlanRequest* request = &dp->request;
-    TRY(check(dp, shares_head, max_ranges));
     placement_linear(&request->placement, request->placement.chunks, request->P);
     request->choose_stages = true;
     TRY(take(dp, request));
+    TRY(check(dp, shares_head, max_ranges));
     // A program with room for one range of blocks gets one.
     if (max_ranges < 2 && request->placements == PLACEMENT_AUTO) { request->placements = PLACEMENT_LINEAR; }
     if (max_ranges < 2 || shares_head == HEAD_WHOLE) { request->heads = HEAD_CHOICE_WHOLE; }

@@ -21,13 +21,12 @@
 static const OptionSpec specs[] = {
     {"--stages",         OPTION_STRING, FIELD(stages),     "auto", 0, 0,  NULL, "P", "pipeline stages; auto: as many as make the fastest plans of the first batches, ranks / stages replicas"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
-    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage, 1.5 ends within one; default: the fastest for the data"},
     {"--placement",      OPTION_STRING, FIELD(placement),  "auto", 0, 0, NULL, "WHERE",
      "model chunks on stages. linear: one each, in order; interleaved: several each, in turn; vee: down the stages and up again; stacks: the "
-     "encoder over all stages, then the decoder; auto: the fastest; or STAGE:LAYERS of every chunk, such as 0:3,1:3,1:3,0:3"},
+     "encoder over all stages, then the decoder; auto: the fastest; or layers of each stage, such as 4,4.5,3.5, or STAGE:LAYERS of every chunk, such as 0:3,1:3,1:3,0:3"},
     {"--head",           OPTION_STRING, FIELD(head),       "auto", 0, 0, NULL, "SPLIT",
      "LM head. whole: on the last chunk; rows: split over stages by supervised tokens; vocabulary: split by vocabulary; "
-     "auto: the fastest (whole, if --stage-split is given); or vocabulary:256,256,512,0 or rows:..: each stage's share of 1024"},
+     "auto: the fastest; or vocabulary:256,256,512,0 or rows:..: each stage's share of 1024"},
     {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
      "how samples form microbatches. dynamic: planned anew in every step; the others are baselines. dynapipe: the EuroSys'24 paper; "
      "packed: windows of -t tokens with attention across samples, as in llm.c; packed-ragged: the same, attention within samples; "
@@ -118,8 +117,7 @@ static Status take_debug(SessionOptions* out, int* argc, char** argv) {
 
 const char* session_options_of_stages(const SessionOptions* options) {
     const bool is_list = options->placement != NULL && isdigit((unsigned char)options->placement[0]);
-    return options->stage_split != NULL                      ? "--stage-split"
-           : is_list                                         ? "--placement"
+    return is_list                                           ? "--placement"
            : head_choice(options->head) == HEAD_CHOICE_GIVEN ? "--head"
            : strchr(options->resplit, ':') != NULL           ? "--resplit"
                                                              : NULL;

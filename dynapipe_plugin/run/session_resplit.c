@@ -285,31 +285,18 @@ Status session_resplit_parse(SessionResplit* out, const char* text) {
     return STATUS_OK;
 }
 
-// "L,L,..": layers of each stage; else any placement. After '+' the head, which else stays.
+// As --placement takes it. After '+' the head, which else stays.
 static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
     const PlanChain* chain = &dp->costs.chain;
-    const bool head_has_layer = dp->request.rules.head_has_layer;
     const int32_t P = dp->num_stages;
     char *text = told->placement, *head = strchr(text, '+');
     if (head != NULL) { *head++ = '\0'; }
-    Status status;
-    if (isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL) {
-        BlockRange stages[PLAN_MAX_STAGES];
-        Placement linear;
-        status = stage_split_parse(stages, P, chain, head_has_layer, text);
-        if (status == STATUS_OK) {
-            placement_linear(&linear, stages, P);
-            placement_copy_head(&linear, out);
-            *out = linear;
-        }
-    } else {
-        status = placement_parse(out, P, chain, head_has_layer, text);
-    }
+    Status status = placement_parse(out, P, chain, dp->request.rules.head_has_layer, text);
     if (status == STATUS_OK && head != NULL) { status = placement_parse_head(out, P, head); }
     if (status == STATUS_OK || status == STATUS_NO_MEMORY) { return status; }
     return FAIL(STATUS_BAD_OPTION,
-                "--resplit %d:%.60s%s%.60s: no split of %d layers onto %d stages ---> as --stage-split, or "
-                "as --placement and, after +, --head",
+                "--resplit %d:%.60s%s%.60s: no split of %d layers onto %d stages ---> as "
+                "--placement and, after +, --head",
                 told->step, text, head != NULL ? "+" : "", head != NULL ? head : "",
                 chain->num_enc_layers + chain->num_dec_layers, P);
 }

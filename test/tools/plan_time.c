@@ -15,7 +15,7 @@ static Status run(const char* path, bool one, Arena* arena) {
     const ProblemOptions none = {0};
     Plan plan;
     TRY(problem_load(&problem, path, &none, arena));
-    TRY(problem_split_stages(&problem, "auto"));
+    TRY(problem_place(&problem, "linear", "whole"));
     problem.request.one_replica = one;
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, arena));

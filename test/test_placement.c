@@ -402,7 +402,7 @@ static void lists_are_read(void) {
     Placement read = {.head = HEAD_BY_ROWS};
     const BlockRange* out = read.chunks;
     CHECK_OK(placement_parse(&read, 4, &chain, true, "4,4,3,1"));
-    CHECK(placement_is_linear(&read, 4) && read.head == HEAD_BY_ROWS);
+    CHECK(read.head == HEAD_BY_ROWS && read.num_chunks == 4 && read.stage_of[3] == 3);
     CHECK(out[2].begin == 16 && out[2].end == 22 && out[3].end == 24);
     CHECK_OK(placement_parse(&read, 4, &chain, true, "4.5,3.5,3,1"));
     CHECK(out[0].end == 9 && out[1].end == 16);

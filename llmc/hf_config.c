@@ -149,8 +149,8 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
 
 static bool in_vocab(const Reader* r, const char* key, int token, int vocab) {
     return token < vocab ||
-           llmc_fail("%s: %s: token %d is beyond the vocabulary of %d ---> only numbers below that",
-                     r->name, key, token, vocab);
+           llmc_fail("%s: %s: token %d is beyond the vocabulary of %d ---> only numbers below that", r->name,
+                     key, token, vocab);
 }
 
 // A token, or a list of them. A default beyond the vocabulary is none.

@@ -306,8 +306,9 @@ static const char* const told_gpt2[] = {"2 --placement 8,0 --head whole --recomp
                                         "2 --placement 1:1,0:6,1:1 --head rows",
                                         "2 --placement 5,3 --head vocabulary:0,1024",
                                         NULL};
-static const char* const told_t5[] = {"2 --placement 1,7 --head whole", "2 --placement 8,0 --head whole", "4 --placement 3,2,1,2 --head whole",
-                                      "4 --placement 2,2,4,0 --head whole --recompute full --split-backward on", NULL};
+static const char* const told_t5[] = {
+    "2 --placement 1,7 --head whole", "2 --placement 8,0 --head whole", "4 --placement 3,2,1,2 --head whole",
+    "4 --placement 2,2,4,0 --head whole --recompute full --split-backward on", NULL};
 static const char* const told_nothing[] = {NULL};
 
 static void gpt2_agrees(void) {

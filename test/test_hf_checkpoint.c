@@ -228,8 +228,8 @@ static void ends_are_the_generations(void) {
     CHECK(hf_ends_read(&ends, &bos, folder, 9) && ends.num == 2 && ends.ids[1] == 8);
     CHECK(hf_config_read(&config, folder) && config.ends.num == 2 && config.ends.ids[0] == 7);
     CHECK(!hf_ends_read(&ends, &bos, folder, 8));
-    CHECK(
-        strstr(status_message(), "generation_config.json: eos_token_id: token 8 is beyond the vocabulary of 8 --->"));
+    CHECK(strstr(status_message(),
+                 "generation_config.json: eos_token_id: token 8 is beyond the vocabulary of 8 --->"));
     write_text(path_of("edited", "generation_config.json"), "[7]");
     CHECK(!hf_config_read(&config, folder));
     CHECK(strstr(status_message(), "generation_config.json: no JSON object --->") != NULL);

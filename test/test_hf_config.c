@@ -230,7 +230,8 @@ static void wrong_types_are_refused(void) {
     T5_REFUSED("\"eos_token_id\": \"</s>\"", "eos_token_id --->");
     T5_REFUSED("\"eos_token_id\": -5", "eos_token_id ---> must be a token's number, a list of them or null");
     T5_REFUSED("\"eos_token_id\": [1, 40000]", "eos_token_id: token 40000 is beyond the vocabulary of 32128");
-    T5_REFUSED("\"decoder_start_token_id\": 32128", "decoder_start_token_id: token 32128 is beyond the vocabulary");
+    T5_REFUSED("\"decoder_start_token_id\": 32128",
+               "decoder_start_token_id: token 32128 is beyond the vocabulary");
     T5_REFUSED("\"eos_token_id\": [1, \"2\"]", "eos_token_id --->");
     T5_REFUSED("\"eos_token_id\": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 16");
     T5_REFUSED("\"dropout_rate\": 1", "dropout_rate --->");

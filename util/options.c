@@ -63,7 +63,8 @@ static Status set_value(const OptionSpec* spec, void* options, const char* text)
     bool has_range = spec->min != 0 || spec->max != 0;
     double min = has_range ? spec->min : INT32_MIN, max = has_range ? spec->max : INT32_MAX;
     if ((has_range || spec->type == OPTION_INT) && (number < min || number > max)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %.15g ... %.15g" REMEDY, spec->name, text, min, max);
+        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %.15g ... %.15g" REMEDY, spec->name, text, min,
+                    max);
     }
     if (spec->type == OPTION_DOUBLE) { *(double*)field = number; }
     if (spec->type == OPTION_INT) { *(int32_t*)field = (int32_t)integer; }

@@ -140,7 +140,10 @@ for folder in trained converted; do
     grep -q '"eos_token_id": 1,\?$' "$work/gpt2-$folder.hf/config.json" && grep -q '"eos_token_id": 1,\?$' "$work/gpt2-$folder.hf/generation_config.json"
     ok $? "gpt2-$folder: generate() stops where the data's texts end"
 done
-grep -q '"bos_token_id": 49' "$work/gpt2-trained.hf/config.json" && grep -q '"bos_token_id": 1,' "$work/gpt2-converted.hf/config.json"
-ok $? "what the first files said of other tokens stays; without any the data says it"
+mkdir "$work/bare" && cp "$work/gpt2-trained/model_00000002.bin" "$work/bare"
+trainer=$build/train_gpt2-dynapipe run bare 1 -i "$work/data/train.bin" -t 20 -d 600 -v 0 -s 0 -x 0 -e "$work/bare/model_00000002.bin" --export-hf "$work/bare.hf"
+grep -q '"bos_token_id": 49' "$work/gpt2-trained.hf/config.json" && grep -q '"bos_token_id": 49' "$work/gpt2-converted.hf/config.json" &&
+    grep -q '"bos_token_id": 1,' "$work/bare.hf/config.json"
+ok $? "what the first files said of other tokens stays, also with a run's folder; of a bare checkpoint the data says it"
 
 finish

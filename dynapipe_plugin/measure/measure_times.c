@@ -386,7 +386,7 @@ static Status bench_init(Bench* bench, Measure* m, MeasureSlice slice, const Mea
     double values[NUM_SUMS] = {0};
     *bench = (Bench){.measure = m, .is_first = slice.begin == 0, .is_last = slice.has_head};
     TRY(bench_agree(values, m, init_here(bench, slice, shapes, num_shapes)));
-    if (!measure_is_gpu(m) || m->clock_ns != NULL) { return STATUS_OK; }
+    if (!measure_is_gpu(m) || m->clock_ns != NULL || m->sweeps_left < MEASURE_SWEEPS) { return STATUS_OK; }
     int64_t begin_ns = clock_now_ns();
     BenchTimes times;
     Status status;
@@ -914,7 +914,6 @@ static Status open_bench(Bench* bench, MeasurePoints* p, Measure* m, MeasureSlic
 }
 
 static Status open_benches(Benches* benches, MeasurePoints* p, Measure* m) {
-    if (p->num_points == 0) { return STATUS_OK; }
     TRY(open_bench(&benches->one, p, m, p->slice, false));
     TRY(find_deep(p, &benches->one));
     TRY(open_bench(&benches->deep, p, m, p->deep, true));
@@ -925,38 +924,44 @@ static Status open_benches(Benches* benches, MeasurePoints* p, Measure* m) {
     return STATUS_OK;
 }
 
-static void close_benches(Benches* benches) {
-    for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { bench_free(&benches->blocks[j]); }
-    bench_free(&benches->base);
-    bench_free(&benches->deep);
-    bench_free(&benches->one);
+// The ranges of a list are made anew in every sweep: those of all lists may be more than a device holds.
+static Status sweep_list(MeasurePoints* p, Measure* m, int32_t sweep, CostModel* update) {
+    Benches benches = {.one = {.measure = m}, .deep = {.measure = m}, .base = {.measure = m}};
+    for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { benches.blocks[j].measure = m; }
+    Status status = open_benches(&benches, p, m);
+    if (status == STATUS_OK) { status = time_points(p, m, &benches, sweep); }
+    if (status == STATUS_OK && update != NULL) { status = bench_update(update, &benches.one); }
+    for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { bench_free(&benches.blocks[j]); }
+    bench_free(&benches.base);
+    bench_free(&benches.deep);
+    bench_free(&benches.one);
+    return status;
 }
 
 // Each list has its share of the time left: what one does not need goes to the next ones.
-static Status sweep_lists(MeasurePoints* lists, Measure* m, Benches* benches, int32_t sweep) {
+static Status sweep_lists(CostModel* out, MeasurePoints* lists, Measure* m, int32_t sweep) {
+    const int with_update = lists[LIST_EMBEDDING].num_points > 0 ? LIST_EMBEDDING : LIST_LAYER;
     int32_t share_left = 0;
     m->sweeps_left = MEASURE_SWEEPS - sweep;
     for (int i = 0; i < MEASURE_LISTS; i++) { share_left += lists[i].num_points > 0 ? lists[i].share : 0; }
     for (int i = 0; i < MEASURE_LISTS; i++) {
         if (lists[i].num_points == 0) { continue; }
         m->list_end_ns = m->spent_ns + (m->budget_ns - m->spent_ns) / share_left * lists[i].share;
-        TRY(time_points(&lists[i], m, &benches[i], sweep));
+        TRY(sweep_list(&lists[i], m, sweep, sweep == 0 && i == with_update ? out : NULL));
         share_left -= lists[i].share;
     }
     return STATUS_OK;
 }
 
 // As many sweeps as fit the time, at least one.
-static Status time_lists(CostModel* out, Measure* m, MeasurePoints* lists, Benches* benches) {
+static Status time_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
     int32_t num_sweeps = 0;
-    for (int i = 0; i < MEASURE_LISTS; i++) { TRY(open_benches(&benches[i], &lists[i], m)); }
-    int64_t begin_ns, last_ns = 0;
+    int64_t begin_ns, last_ns;
     do {
         begin_ns = m->spent_ns;
-        TRY(sweep_lists(lists, m, benches, num_sweeps++));
+        TRY(sweep_lists(out, lists, m, num_sweeps++));
         last_ns = m->spent_ns - begin_ns;
     } while (num_sweeps < MEASURE_SWEEPS && m->spent_ns + last_ns <= m->budget_ns);
-    TRY(bench_update(out, &benches[lists[LIST_EMBEDDING].num_points > 0 ? LIST_EMBEDDING : LIST_LAYER].one));
     for (MeasurePoints* p = lists; p < lists + MEASURE_LISTS; p++) {
         for (int32_t i = 0; i < p->num_points; i++) { settle_point(&p->points[i], p, num_sweeps); }
         for (int32_t j = 0; j < p->num_parts && p->num_points > 0; j++) { fit_part(out, p, j); }
@@ -967,19 +972,12 @@ static Status time_lists(CostModel* out, Measure* m, MeasurePoints* lists, Bench
 static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
     const PlanChain chain = measure_chain(m->blocks);
     const bool has_dec = chain.num_dec_layers > 0;
-    Benches benches[MEASURE_LISTS];
-    memset(benches, 0, sizeof benches);
-    for (int i = 0; i < MEASURE_LISTS; i++) {
-        benches[i].one.measure = benches[i].deep.measure = benches[i].base.measure = m;
-        for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { benches[i].blocks[j].measure = m; }
-    }
     list_stack(&lists[LIST_LAYER], &lists[LIST_EMBEDDING], m, ENCODER);
     if (has_dec) { list_stack(&lists[LIST_DEC_LAYER], &lists[LIST_DEC_EMBEDDING], m, DECODER); }
     list_head(&lists[LIST_LAST], &lists[LIST_HEAD], m, has_dec ? DECODER : ENCODER,
               lists[has_dec ? LIST_DEC_LAYER : LIST_LAYER].slice);
-    Status status = time_lists(out, m, lists, benches);
-    for (int i = 0; i < MEASURE_LISTS; i++) { close_benches(&benches[i]); }
-    if (status != STATUS_OK || !takes_pieces(m->blocks)) { return status; }
+    TRY(time_lists(out, m, lists));
+    if (!takes_pieces(m->blocks)) { return STATUS_OK; }
     for (int32_t j = 0; j < (has_dec ? chain.dec_blocks : chain.enc_blocks); j++) {
         prefixes_of_squares(&out->parts[RECOMPUTE_NONE][cost_causal_part(&chain) + j],
                             has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES);

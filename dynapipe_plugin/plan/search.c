@@ -223,7 +223,7 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     const PlanProblem* problem = search->problem;
     const ModeRule* rule = &candidate->rule;
     int32_t K = candidate->placement.num_chunks;
-    const Share* share;
+    const Share* share = NULL;
     PipePlace* place;
     TRY(deal(&share, search, candidate, r));
     place = (PipePlace*)arena_alloc_raw(arena, sizeof *place);

@@ -73,6 +73,12 @@ static void no_plan_is_faster(void) {
         int64_t rounding_ns =
             10 * problem.num_samples * (plan_chain_num_blocks(&problem.costs.chain) + 1 + request->P);
         if (request->machine != NULL) { rounding_ns *= 5; }
+        if (request->placement.head == HEAD_WHOLE) {  // "whole" is as given as a list
+            request->heads = HEAD_CHOICE_WHOLE;
+            bound_of(&split);
+            CHECK_EQ(split.bound_ns, own.bound_ns);
+            request->heads = HEAD_CHOICE_GIVEN;
+        }
         request->choose_stages = true;
         bound_of(&split);
         request->placements = PLACEMENT_AUTO;

@@ -420,9 +420,11 @@ static void freedom_set(Bound* it) {
                     (is_given && placement_is_linear(&problem->placement, problem->P));
     it->head_is_whole = request->heads == HEAD_CHOICE_WHOLE ||
                         (request->heads == HEAD_CHOICE_GIVEN && problem->placement.head == HEAD_WHOLE);
-    it->freedom = is_given && request->heads == HEAD_CHOICE_GIVEN && !request->choose_stages ? GIVEN
-                  : one_each && it->head_is_whole                                            ? ANY_SPLIT
-                                                                                             : ANY_PLACEMENT;
+    bool head_stays = request->heads == HEAD_CHOICE_GIVEN ||
+                      (request->heads == HEAD_CHOICE_WHOLE && problem->placement.head == HEAD_WHOLE);
+    it->freedom = is_given && head_stays && !request->choose_stages ? GIVEN
+                  : one_each && it->head_is_whole                   ? ANY_SPLIT
+                                                                    : ANY_PLACEMENT;
 }
 
 void lower_bound_make(LowerBound* out, const PlanProblem* problem) {

@@ -125,6 +125,8 @@ static void bad_text_is_refused(void) {
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         CHECK_FAILS(placement_parse(&placement, 2, &chain, false, chunks[i]), STATUS_BAD_OPTION, "--->");
     }
+    CHECK_FAILS(placement_parse(&placement, 2, &chain, false, "0:2,2:2"), STATUS_BAD_OPTION,
+                "layers of each of 2 stages, or stage:layers of every chunk, stages 0 to 1");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         CHECK_FAILS(placement_parse_head(&placement, 2, heads[i]), STATUS_BAD_OPTION, "--head");
     }

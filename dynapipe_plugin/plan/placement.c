@@ -238,8 +238,8 @@ Status placement_parse(Placement* out, int32_t P, const PlanChain* chain, bool h
     if (!parse_chunks(&placement, P, chain, text)) {
         return FAIL(STATUS_BAD_OPTION,
                     "--placement %.60s ---> auto, linear, interleaved, vee, stacks, layers of each of %d "
-                    "stages, such as 4,4,3, or stage:layers of every chunk, such as 0:3,1:3,1:3,0:3",
-                    PRINTABLE(text), P);
+                    "stages, or stage:layers of every chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
+                    PRINTABLE(text), P, P - 1);
     }
     TRY(check_chunks(&placement, P, chain, head_has_layer, text));
     *out = placement;

@@ -35,7 +35,7 @@ static const OptionSpec specs[] = {
     {"--target-tokens", OPTION_INT, offsetof(ProfileOptions, target_tokens), "0", 0, 1e6, NULL, "N", "of an encoder-decoder model: longest target, as the trainer's; 0: a quarter of --tokens"},
     {"--mb-tokens", OPTION_INT,  offsetof(ProfileOptions, mb_tokens),  "0",         0, 1e6,  NULL, "N", "largest microbatch to measure; 0: --tokens, on a GPU 16384 or more"},
     {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "0",         0, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer); 0: the model's own"},
-    {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "4",         0, 1e6,  NULL, "S", "seconds to measure in all, roughly; a small model takes less"},
+    {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "8",         0, 1e6,  NULL, "S", "seconds to measure in all, roughly; a small model takes less"},
     {"--out",     OPTION_STRING, offsetof(ProfileOptions, out),        "costs.txt", 0, 0,    NULL, "FILE", "cost file to write"},
 };
 // clang-format on

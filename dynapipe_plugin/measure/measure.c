@@ -157,8 +157,8 @@ Status measure_fresh(DynapipeCosts* out, MachineRank* found, Measure* m) {
     costs->measured = about_of(m);
     measure_times_set_recompute(costs);
     if (m->dp->transport.rank == 0) {
-        printf("measured %s: %d points in %.1f s\n", m->blocks->signature, m->points_done,
-               (double)(clock_now_ns() - m->begin_ns) / 1e9);
+        printf("measured %s: %d points, %dx, in %.1f s\n", m->blocks->signature, m->points_done,
+               m->num_sweeps, (double)(clock_now_ns() - m->begin_ns) / 1e9);
         fflush(stdout);
     }
     return cost_model_check(costs);

@@ -55,7 +55,7 @@ void measure_speed_add(MeasureSpeed* speed, const double mine_ns[JOB_COUNT],
 // before the first run, as in a training step. All ranks measure the same point at the same time, so that
 // times include what they share (memory bandwidth, caches), and all get the same means, so that all decide
 // alike.
-enum { MEASURE_SWEEPS = 4, MIN_RUNS = 2, MAX_RUNS = 5 };  // runs in a sweep
+enum { MEASURE_SWEEPS = 4, MAX_RUNS = 5 };  // runs of a job in a sweep, at least one
 // On a GPU: jobs queued in a row for one time, so that starting them costs as much as in training.
 enum { MAX_QUEUED = 32, QUEUED_NS = 4000000, GPU_WARM_NS = 300000000 };
 // A first run as long as this gains nothing from caches: it counts.
@@ -294,8 +294,8 @@ static void means_of(double out[JOB_COUNT], Runs* runs) {
     for (int job = 0; job < runs->num_jobs; job++) { out[job] = measure_mean(runs->ns[job], runs->num_runs); }
 }
 
-// The first run warms caches and shows how long the others will take. base: in turns with it, since a machine
-// drifts by more than a small part of a layer takes; NULL: none.
+// In the first sweep the first run warms up and shows how long the others will take. base: in turns with it,
+// since a machine drifts by more than a small part of a layer takes; NULL: none.
 static Status time_here(BenchTimes* out, Bench* bench, Bench* base, const MeasureShape* shape,
                         double share_ns) {
     const int num = base != NULL ? 2 : 1;
@@ -309,7 +309,8 @@ static Status time_here(BenchTimes* out, Bench* bench, Bench* base, const Measur
         TRY(runs_init(&all[1], base, &without_rows));
     }
     TRY(run_once(&run_ns, all, num));
-    const bool counts = run_ns >= LONG_RUN_NS;
+    const bool is_warm = bench->measure->sweeps_left < MEASURE_SWEEPS && !measure_is_gpu(bench->measure);
+    const bool counts = run_ns >= LONG_RUN_NS || is_warm;
     double spent_ns = counts ? run_ns : 0;
     if (measure_is_gpu(bench->measure) && !counts) {
         for (int i = 0; i < num; i++) { all[i].num_runs = 0; }
@@ -321,8 +322,7 @@ static Status time_here(BenchTimes* out, Bench* bench, Bench* base, const Measur
         }
     }
     for (int i = 0; i < num && !counts; i++) { all[i].num_runs = 0; }
-    int least = counts ? 1 : MIN_RUNS;
-    while (all[0].num_runs < MAX_RUNS && (all[0].num_runs < least || spent_ns + run_ns < share_ns)) {
+    while (all[0].num_runs < MAX_RUNS && (all[0].num_runs < 1 || spent_ns + run_ns < share_ns)) {
         TRY(run_once(&run_ns, all, num));
         spent_ns += run_ns;
     }
@@ -365,8 +365,7 @@ static Status bench_agree(double values[NUM_SUMS], Measure* m, Status status) {
 static Status bench_time(BenchTimes* out, Bench* bench, Bench* base, const MeasureShape* shape) {
     Measure* m = bench->measure;
     int32_t num_left = m->list_points_left > 1 ? m->list_points_left-- : 1;
-    double values[NUM_SUMS] = {0},
-           share_ns = (double)(m->list_end_ns - m->spent_ns) / num_left / m->sweeps_left;
+    double values[NUM_SUMS] = {0}, share_ns = (double)(m->list_end_ns - m->spent_ns) / num_left;
     BenchTimes times = {0};
     TRY(collective_barrier(&m->dp->world));
     Status status = time_here(&times, bench, base, shape, fmin(share_ns, POINT_NS));
@@ -386,7 +385,8 @@ static Status bench_init(Bench* bench, Measure* m, MeasureSlice slice, const Mea
     double values[NUM_SUMS] = {0};
     *bench = (Bench){.measure = m, .is_first = slice.begin == 0, .is_last = slice.has_head};
     TRY(bench_agree(values, m, init_here(bench, slice, shapes, num_shapes)));
-    if (!measure_is_gpu(m) || m->clock_ns != NULL || m->sweeps_left < MEASURE_SWEEPS) { return STATUS_OK; }
+    if (!measure_is_gpu(m) || m->clock_ns != NULL || m->is_warm) { return STATUS_OK; }
+    m->is_warm = true;
     int64_t begin_ns = clock_now_ns();
     BenchTimes times;
     Status status;
@@ -402,7 +402,7 @@ static Status bench_update(CostModel* out, Bench* bench) {
     double values[NUM_SUMS] = {0}, least_ns = INFINITY, ns = 0;
     TRY(collective_barrier(&bench->measure->dp->world));
     Status status = STATUS_OK;
-    for (int run = -1; run < MIN_RUNS && status == STATUS_OK; run++) {  // the first makes its memory
+    for (int run = -1; run < 2 && status == STATUS_OK; run++) {  // the first makes its memory
         status = update_here(&ns, bench);
         if (run >= 0) { least_ns = fmin(least_ns, ns); }
     }
@@ -938,15 +938,18 @@ static Status sweep_list(MeasurePoints* p, Measure* m, int32_t sweep, CostModel*
     return status;
 }
 
-// Each list has its share of the time left: what one does not need goes to the next ones.
+// The first sweep has half of the time, for it finds what is too long; the others share the rest. In a sweep
+// each list has its share of what is left: what one does not need goes to the next ones.
 static Status sweep_lists(CostModel* out, MeasurePoints* lists, Measure* m, int32_t sweep) {
+    const int64_t left_ns = m->budget_ns - m->spent_ns;
+    const int64_t end_ns = m->spent_ns + left_ns / (sweep == 0 ? 2 : MEASURE_SWEEPS - sweep);
     const int with_update = lists[LIST_EMBEDDING].num_points > 0 ? LIST_EMBEDDING : LIST_LAYER;
     int32_t share_left = 0;
     m->sweeps_left = MEASURE_SWEEPS - sweep;
     for (int i = 0; i < MEASURE_LISTS; i++) { share_left += lists[i].num_points > 0 ? lists[i].share : 0; }
     for (int i = 0; i < MEASURE_LISTS; i++) {
         if (lists[i].num_points == 0) { continue; }
-        m->list_end_ns = m->spent_ns + (m->budget_ns - m->spent_ns) / share_left * lists[i].share;
+        m->list_end_ns = m->spent_ns + (end_ns - m->spent_ns) / share_left * lists[i].share;
         TRY(sweep_list(&lists[i], m, sweep, sweep == 0 && i == with_update ? out : NULL));
         share_left -= lists[i].share;
     }
@@ -955,15 +958,14 @@ static Status sweep_lists(CostModel* out, MeasurePoints* lists, Measure* m, int3
 
 // As many sweeps as fit the time, at least one.
 static Status time_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
-    int32_t num_sweeps = 0;
     int64_t begin_ns, last_ns;
     do {
         begin_ns = m->spent_ns;
-        TRY(sweep_lists(out, lists, m, num_sweeps++));
+        TRY(sweep_lists(out, lists, m, m->num_sweeps++));
         last_ns = m->spent_ns - begin_ns;
-    } while (num_sweeps < MEASURE_SWEEPS && m->spent_ns + last_ns <= m->budget_ns);
+    } while (m->num_sweeps < MEASURE_SWEEPS && m->spent_ns + last_ns <= m->budget_ns);
     for (MeasurePoints* p = lists; p < lists + MEASURE_LISTS; p++) {
-        for (int32_t i = 0; i < p->num_points; i++) { settle_point(&p->points[i], p, num_sweeps); }
+        for (int32_t i = 0; i < p->num_points; i++) { settle_point(&p->points[i], p, m->num_sweeps); }
         for (int32_t j = 0; j < p->num_parts && p->num_points > 0; j++) { fit_part(out, p, j); }
     }
     return STATUS_OK;

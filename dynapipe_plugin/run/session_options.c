@@ -66,7 +66,7 @@ static const OptionSpec specs[] = {
     // Set only by developers of DynaPipe, as names without the dashes: --debug effort=50 --debug print-plan
     {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", NULL},     // simulations of the planner for a step; 0: as many as pay
     {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", NULL},     // steps planned ahead in the background
-    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", NULL}, // about; a small model takes less
+    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "8", 0, 1e6, NULL, "S", NULL}, // about; a small model takes less
     {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, NULL},       // of --show-step: table and timeline
     {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", NULL},     // of --show-step, as text
     {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", NULL}, // of the first step, as a version 3 checkpoint

@@ -24,13 +24,13 @@ typedef struct {
 typedef struct {
     Dynapipe* dp;
     const DynapipeBlocks_v1* blocks;
-    MeasureLengths lengths;     // longest windows measured
-    int32_t max_tokens;         // largest microbatch measured, of either side
-    int64_t budget_ns;          // for all points
-    int64_t (*clock_ns)(void);  // the sizes to measure with; NULL: the machine's
-    int32_t points_done, num_sweeps;
-    int64_t list_end_ns;  // of the points now measured: until so much is spent
-    int32_t list_points_left, sweeps_left;
+    MeasureLengths lengths;           // longest windows measured
+    int32_t max_tokens;               // largest microbatch measured, of either side
+    int64_t budget_ns;                // for all points
+    int64_t (*clock_ns)(void);        // of jobs whose times are made up; NULL: the machine's
+    int32_t points_done, num_sweeps;  // whole sweeps
+    int64_t list_end_ns;              // of the points now measured: until so much is spent
+    int32_t list_points_left;
     bool is_warm;      // a GPU that has been kept busy
     int64_t begin_ns;  // by clock_now_ns()
     int64_t spent_ns;  // since then, mean over the ranks, after the last point

@@ -309,7 +309,7 @@ static Status time_here(BenchTimes* out, Bench* bench, Bench* base, const Measur
         TRY(runs_init(&all[1], base, &without_rows));
     }
     TRY(run_once(&run_ns, all, num));
-    const bool is_warm = bench->measure->sweeps_left < MEASURE_SWEEPS && !measure_is_gpu(bench->measure);
+    const bool is_warm = bench->measure->num_sweeps > 0 && !measure_is_gpu(bench->measure);
     const bool counts = run_ns >= LONG_RUN_NS || is_warm;
     double spent_ns = counts ? run_ns : 0;
     if (measure_is_gpu(bench->measure) && !counts) {
@@ -375,7 +375,7 @@ static Status bench_time(BenchTimes* out, Bench* bench, Bench* base, const Measu
     memcpy(out->ns, values, sizeof out->ns);
     memcpy(out->base_ns, values + SUM_BASE, sizeof out->base_ns);
     measure_speed_add(&m->speed, times.ns, out->ns);
-    m->points_done += m->sweeps_left == MEASURE_SWEEPS;
+    m->points_done += m->num_sweeps == 0;
     return STATUS_OK;
 }
 
@@ -826,7 +826,8 @@ static Status time_point(MeasuredPoint* point, const MeasurePoints* p, Benches* 
 }
 
 // Points between others come last: then the time left is known. The first sweep decides which are measured.
-static Status time_points(MeasurePoints* p, Measure* m, Benches* benches, int32_t sweep) {
+static Status time_points(MeasurePoints* p, Measure* m, Benches* benches) {
+    const int32_t sweep = m->num_sweeps;
     m->list_points_left = 0;
     for (int32_t i = 0; i < p->num_points; i++) {
         bool is_left = sweep == 0 || p->points[i].is_known;
@@ -925,11 +926,11 @@ static Status open_benches(Benches* benches, MeasurePoints* p, Measure* m) {
 }
 
 // The ranges of a list are made anew in every sweep: those of all lists may be more than a device holds.
-static Status sweep_list(MeasurePoints* p, Measure* m, int32_t sweep, CostModel* update) {
+static Status sweep_list(MeasurePoints* p, Measure* m, CostModel* update) {
     Benches benches = {.one = {.measure = m}, .deep = {.measure = m}, .base = {.measure = m}};
     for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { benches.blocks[j].measure = m; }
     Status status = open_benches(&benches, p, m);
-    if (status == STATUS_OK) { status = time_points(p, m, &benches, sweep); }
+    if (status == STATUS_OK) { status = time_points(p, m, &benches); }
     if (status == STATUS_OK && update != NULL) { status = bench_update(update, &benches.one); }
     for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { bench_free(&benches.blocks[j]); }
     bench_free(&benches.base);
@@ -940,17 +941,17 @@ static Status sweep_list(MeasurePoints* p, Measure* m, int32_t sweep, CostModel*
 
 // The first sweep has half of the time, for it finds what is too long; the others share the rest. In a sweep
 // each list has its share of what is left: what one does not need goes to the next ones.
-static Status sweep_lists(CostModel* out, MeasurePoints* lists, Measure* m, int32_t sweep) {
+static Status sweep_lists(CostModel* out, MeasurePoints* lists, Measure* m) {
+    const bool is_first = m->num_sweeps == 0;
     const int64_t left_ns = m->budget_ns - m->spent_ns;
-    const int64_t end_ns = m->spent_ns + left_ns / (sweep == 0 ? 2 : MEASURE_SWEEPS - sweep);
+    const int64_t end_ns = m->spent_ns + left_ns / (is_first ? 2 : MEASURE_SWEEPS - m->num_sweeps);
     const int with_update = lists[LIST_EMBEDDING].num_points > 0 ? LIST_EMBEDDING : LIST_LAYER;
     int32_t share_left = 0;
-    m->sweeps_left = MEASURE_SWEEPS - sweep;
     for (int i = 0; i < MEASURE_LISTS; i++) { share_left += lists[i].num_points > 0 ? lists[i].share : 0; }
     for (int i = 0; i < MEASURE_LISTS; i++) {
         if (lists[i].num_points == 0) { continue; }
         m->list_end_ns = m->spent_ns + (end_ns - m->spent_ns) / share_left * lists[i].share;
-        TRY(sweep_list(&lists[i], m, sweep, sweep == 0 && i == with_update ? out : NULL));
+        TRY(sweep_list(&lists[i], m, is_first && i == with_update ? out : NULL));
         share_left -= lists[i].share;
     }
     return STATUS_OK;
@@ -961,7 +962,8 @@ static Status time_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
     int64_t begin_ns, last_ns;
     do {
         begin_ns = m->spent_ns;
-        TRY(sweep_lists(out, lists, m, m->num_sweeps++));
+        TRY(sweep_lists(out, lists, m));
+        m->num_sweeps++;
         last_ns = m->spent_ns - begin_ns;
     } while (m->num_sweeps < MEASURE_SWEEPS && m->spent_ns + last_ns <= m->budget_ns);
     for (MeasurePoints* p = lists; p < lists + MEASURE_LISTS; p++) {

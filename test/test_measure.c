@@ -34,9 +34,9 @@ typedef struct {
     double slower;                         // times that: another rank's share of a machine
     int64_t more_bytes;                    // that acts, scratch, boundaries ask for: another rank's kernels
     int32_t num_made;                      // ranges with values
-    int32_t num_jobs;
-    int32_t num_wrong;  // calls with a batch, a buffer or a range that must not be
-    int32_t fails_at;   // the job that returns an error; 0: none
+    int32_t num_jobs, num_slow;            // the first num_slow take half as long again
+    int32_t num_wrong;                     // calls with a batch, a buffer or a range that must not be
+    int32_t fails_at;                      // the job that returns an error; 0: none
 } ClockModel;
 
 // Pieces in a range.
@@ -154,7 +154,7 @@ static int take_time(ClockRange* range, const DynapipeBatch* b, int job) {
     if (range->dec_embedding) { ns += clock_model_part_ns(about, PART_EMBEDDING, job, &dec_side); }
     if (range->last) { ns += clock_model_part_ns(about, PART_LAST_BLOCK, job, &shape); }
     if (range->head) { ns += clock_model_part_ns(about, PART_HEAD, job, &shape); }
-    passed_ns += (int64_t)ns;
+    passed_ns += (int64_t)(about->num_jobs < about->num_slow ? 1.5 * ns : ns);
     return ++about->num_jobs == about->fails_at ? 7 : 0;
 }
 
@@ -1141,6 +1141,17 @@ static void every_feature_finds_its_time(void) {
     }
 }
 
+static void slow_seconds_do_not_count(void) {
+    static ClockModel model;
+    clock_model_init(&model, 6, 0, false, false);
+    measure(&model.blocks, 512, 0, 0);
+    const int32_t num_jobs = model.num_jobs;
+    clock_model_init(&model, 6, 0, false, false);
+    model.num_slow = num_jobs / 4;
+    measure(&model.blocks, 512, 0, 0);
+    check_parts(&model, 0.03);
+}
+
 // Windows of a length that is a multiple of 4, tokens of 16, squares not above 2^17; or few windows and
 // tokens.
 static void padded_layouts_are_kept_to(void) {
@@ -1395,6 +1406,7 @@ int main(int argc, char** argv) {
     RUN(bytes_of_pieces_are_those_of_layers);
     RUN(state_is_that_of_the_ranges);
     RUN(every_feature_finds_its_time);
+    RUN(slow_seconds_do_not_count);
     RUN(padded_layouts_are_kept_to);
     RUN(short_chains_are_right_in_sum);
     RUN(a_backward_that_is_one_job_is_measured_whole);
